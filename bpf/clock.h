@@ -1,0 +1,243 @@
+// The virtual clock: one global clock, one local clock per thread, and the rules that move them.
+//
+// G is the virtual speedup granted so far, in ns; L what a thread has already paid or been spared. Its debt is G - L.
+// v = t - L is the thread's time in the sped-up world. Rule numbers refer to the comments here:
+//   1 a sample in the selected region: L += s*P, G += s*P       (sampler.h)
+//   2 a pause: L += its length, from the send to rt_sigreturn   (pause.h)
+//   3-5 blocking and being woken                                (sched.h)
+//   6 new threads, unknown threads, experiment boundaries
+//   7 when to pause                                             (pause.h)
+//   8 cores carry clocks too                                    (sched.h)
+//   9 a pause ends at its wakeup                                (sched.h)
+//  10 threads that cannot pause hand their debt on              (sched.h)
+
+enum arm {
+	ARM_OFF,
+	ARM_PLAIN,    // hooks and samples, no clock
+	ARM_PLACEBO,  // the clock and its signals, but pauses of length zero
+	ARM_TREATED,  // the virtual speedup
+	ARM_DILATION, // the clock grows and nobody is exempt
+};
+
+#define EDGES 3 // a window is cut at its start, its middle and its end
+
+// What user space asks for. Two of them, chosen by the parity of the generation, so that no program ever sees half of
+// an update.
+struct experiment {
+	u64 generation;
+	u64 base;        // G when the generation began; it stands still between windows
+	u64 cost_base;
+	u64 began_ns;
+	u64 deadline_ns; // past it G stops and nobody is signalled, whatever user space does
+	u64 edge_ns[EDGES];
+	u64 arm;
+	u64 region;
+	u64 permille;    // the virtual speedup
+};
+BPF_ARRAY(experiments, struct experiment, 2);
+BPF_ARRAY(generation, u64, 1);
+
+// What the kernel side keeps about the clock.
+struct clock {
+	u64 granted;
+	u64 cost;       // the same for the cost of signals in placebo windows: the largest over the threads
+	u64 runnable;   // target threads that run, wait for a core, or are in a pause
+	u64 stopped;    // generation whose window is over
+	u64 cut;        // generation that the edges below belong to
+	u64 next_edge;
+};
+BPF_ARRAY(clocks, struct clock, 1);
+
+#define F_RUNNABLE 1
+#define F_SENT 2       // signalled, the handler has not spoken yet
+#define F_PAUSED 4     // the handler asked how long to sleep
+#define F_STUCK 8      // the last attempt to pause it failed for good reason: rule 10
+
+struct thread {
+	u64 generation;
+	u64 local;
+	u64 flags;
+	u64 block_ns;    // when it blocked, 0: it did not
+	u64 block_clock; // G then
+	u64 queue_ns;    // since when it waits for a core, 0: it does not
+	u64 queue_clock;
+	u64 pause_from;  // when the signal was sent
+	u64 pause_seg;   // from here on the pause has not been added to L yet, 0: nothing to add
+	u64 pause_local; // L when the signal was sent
+	u64 cost;
+	u32 tgid;        // 0 until it runs for the first time
+	u32 parent;      // the process that created it
+	u32 answer;      // its line in `answers` while it pauses
+	u32 pad;
+};
+BPF_TABLE("hash", u32, struct thread, threads, MAX_THREADS);
+
+struct process {
+	u64 handler;    // the stub's, 0: not registered
+	u32 space;      // whose mappings it has
+	u32 version;    // grows with each exec, so that user space reads the mappings again
+	u32 follow;     // children join the target
+	u32 only_clock; // on the clock, never a region
+};
+BPF_TABLE("hash", u32, struct process, processes, MAX_PROCESSES);
+
+// One line per pausing thread: how long it still has to sleep. Targets map this table read-only.
+struct answer {
+	u64 nonce;
+	s64 remaining_ns;
+	u32 tid;
+	u32 pad;
+};
+BPF_F_TABLE("array", int, struct answer, answers, MAX_ANSWERS, BPF_F_MMAPABLE);
+
+enum counter {
+	C_SAMPLES,         // of target threads
+	C_IN_SCOPE,        // ... with a region
+	C_SELECTED,        // ... in the selected region
+	C_KERNEL_MODE,
+	C_TRUNCATED,       // stack ended at the frame limit before a frame in scope
+	C_UNMAPPED,        // innermost frame in no mapping we know
+	C_NO_STACK,
+	C_LEAF_CALLERS,    // callers found at the stack pointer
+	C_SIGNALS,
+	C_SIGNALS_LOST,    // the kernel refused: another one was on its way
+	C_SIGNALS_VOID,    // sent, but the thread went on without its handler
+	C_PAUSES,
+	C_PAUSE_NS,
+	C_PAUSE_CAPPED,
+	C_LATE_NS,         // slept longer than owed
+	C_EARLY_NS,        // debt left at the end of a pause
+	C_UNREGISTERED,    // pauses that could not be: no handler of ours
+	C_BLOCKED_MASK,    // ... our signal is blocked
+	C_SMALL_STACK,     // ... alternate stack too small
+	C_FORBIDDEN,       // ... seccomp, vfork child, exiting
+	C_MOVED_NS,        // debts handed on by threads that cannot pause
+	C_WAKES_TARGET,    // rule 4
+	C_WAKES_OUTSIDE,   // rule 5
+	C_WAKES_HELPER,    // ... of these by kernel threads
+	C_WAIT_PAID_NS,    // debts paid by waiting
+	C_THREADS_LOST,    // no room in the table
+	C_PROCESSES_LOST,
+	C_CORE_DEBTS,      // rule 8
+	C_PLACEBO_NS,      // send to return, summed over threads
+	C_EXPIRED,         // samples that found the deadline passed
+	C_LAST
+};
+#define MAX_COUNTERS 40
+BPF_ARRAY(counters, u64, MAX_COUNTERS);
+
+static __always_inline void count(int which, u64 amount)
+{
+	u64 *value = counters.lookup(&which);
+	if (value)
+		__sync_fetch_and_add(value, amount);
+}
+
+static __always_inline struct clock *the_clock(void)
+{
+	int zero = 0;
+	return clocks.lookup(&zero);
+}
+
+static __always_inline struct experiment *the_experiment(void)
+{
+	int zero = 0;
+	u64 *now = generation.lookup(&zero);
+	int which = now ? *now & 1 : 0;
+	return experiments.lookup(&which);
+}
+
+static __always_inline bool running(struct experiment *x, struct clock *c, u64 now)
+{
+	return x->arm > ARM_PLAIN && c->stopped != x->generation && now < x->deadline_ns;
+}
+
+// Rule 6: a boundary clears debts, and everything a thread remembers is as if it had begun there.
+static __always_inline void sync_thread(struct thread *t, struct experiment *x)
+{
+	if (t->generation == x->generation)
+		return;
+	t->generation = x->generation;
+	t->local = x->base;
+	t->cost = x->cost_base;
+	if (t->block_ns) {
+		t->block_ns = x->began_ns;
+		t->block_clock = x->base;
+	}
+	if (t->queue_ns) {
+		t->queue_ns = x->began_ns;
+		t->queue_clock = x->base;
+	}
+	t->pause_local = x->base;
+	if (t->pause_seg)
+		t->pause_seg = x->began_ns;
+}
+
+static __always_inline s64 debt_of(struct thread *t, struct clock *c)
+{
+	return (s64)(c->granted - t->local);
+}
+
+// Flags change on several cores at once (a wakeup here, a switch there); the count of runnable threads follows the
+// transition each core saw, so it cannot leak.
+static __always_inline void set_runnable(struct thread *t, struct clock *c)
+{
+	if (!(__sync_fetch_and_or(&t->flags, F_RUNNABLE) & F_RUNNABLE))
+		__sync_fetch_and_add(&c->runnable, 1);
+}
+
+static __always_inline void clear_runnable(struct thread *t, struct clock *c)
+{
+	if (__sync_fetch_and_and(&t->flags, ~(u64)F_RUNNABLE) & F_RUNNABLE)
+		__sync_fetch_and_add(&c->runnable, -1ULL);
+}
+
+static __always_inline struct thread *new_thread(u32 tid, u32 tgid, u64 local, struct experiment *x)
+{
+	struct thread fresh = {};
+
+	fresh.generation = x->generation;
+	fresh.local = local;
+	fresh.tgid = tgid;
+	if (threads.update(&tid, &fresh))
+		count(C_THREADS_LOST, 1);
+	return threads.lookup(&tid);
+}
+
+// A child process joins with what fork() gave it: the mappings, the handler and the answer table of its parent.
+static __always_inline void adopt(struct thread *t, u32 tgid)
+{
+	struct process child = {}, *parent;
+
+	t->tgid = tgid;
+	if (processes.lookup(&tgid))
+		return;
+	parent = processes.lookup(&t->parent);
+	if (!parent || !parent->follow)
+		return;
+	child = *parent;
+	child.version++;
+	if (processes.update(&tgid, &child))
+		count(C_PROCESSES_LOST, 1);
+}
+
+// The record of the current thread, NULL when it is no target. Unknown threads start without debt (rule 6).
+static __always_inline struct thread *current_thread(struct clock *c, struct experiment *x)
+{
+	u64 id = bpf_get_current_pid_tgid();
+	u32 tid = id, tgid = id >> 32;
+	struct thread *t = threads.lookup(&tid);
+
+	if (!t) {
+		if (!processes.lookup(&tgid))
+			return NULL;
+		t = new_thread(tid, tgid, c->granted, x);
+		if (!t)
+			return NULL;
+		set_runnable(t, c);
+	}
+	if (t->tgid != tgid)
+		adopt(t, tgid);
+	sync_thread(t, x);
+	return t;
+}

@@ -1,0 +1,258 @@
+// Pauses: whom to signal and when (rule 7), the conversation with the stub, and what a pause is worth (rule 2).
+//
+// The stub asks by calling gettid() with a magic argument; the answer appears in its line of `answers`. All accounts
+// are kept here. A stub whose question is not answered (the profiler is gone) leaves at once.
+
+#define SYS_RT_SIGRETURN 15
+#define SYS_GETTID 186
+#define ASK_MAGIC 0x63617573616c2101ULL
+#define REGISTER_MAGIC 0x63617573616c2102ULL
+
+#define PF_EXITING 0x4
+
+BPF_ARRAY(pause_errors, u64, 64); // histogram of |debt| at the end of a pause, buckets of a power of two ns
+
+static __always_inline u64 task_word(u64 task, u64 offset)
+{
+	u64 value = 0;
+	bpf_probe_read_kernel(&value, sizeof(value), (void *)(task + offset));
+	return value;
+}
+
+// Read at the moment of the decision, so that no change of mask, handler or stack can be missed.
+// Returns the counter that says why not, or -1 when the signal will be delivered to our handler now.
+static __always_inline int obstacle(u32 tgid)
+{
+	u64 task = bpf_get_current_task();
+	u64 action = task_word(task, TASK_SIGHAND) + SIGHAND_ACTION + (PAUSE_SIGNAL - 1) * ACTION_SIZE;
+	u64 handler = task_word(action, ACTION_HANDLER);
+	struct process *p = processes.lookup(&tgid);
+	u64 alternate;
+
+	if (!p || !p->handler || handler != p->handler)
+		return C_UNREGISTERED;
+	if (task_word(task, TASK_BLOCKED) & (1ULL << (PAUSE_SIGNAL - 1)))
+		return C_BLOCKED_MASK;
+	alternate = task_word(task, TASK_ALT_SIZE);
+	if (alternate && alternate < MIN_ALT_STACK)
+		return C_SMALL_STACK;
+	// A vfork child borrows its parent's memory, and a seccomp filter may kill on the stub's system calls.
+	if (task_word(task, TASK_VFORK_DONE) || ((u32)task_word(task, TASK_FLAGS) & PF_EXITING))
+		return C_FORBIDDEN;
+#ifdef TASK_SECCOMP
+	if ((u32)task_word(task, TASK_SECCOMP))
+		return C_FORBIDDEN;
+#endif
+	return -1;
+}
+
+// Rule 7. To be called where the thread runs no further user instruction before the handler.
+static __always_inline void maybe_pause(struct thread *t, struct clock *c, struct experiment *x, u64 now)
+{
+	int why;
+
+	if (!running(x, c, now) || debt_of(t, c) <= THRESHOLD_NS)
+		return;
+	why = obstacle(t->tgid);
+	if (why >= 0) {
+		__sync_fetch_and_or(&t->flags, F_STUCK);
+		count(why, 1);
+		return;
+	}
+	if (t->flags & F_STUCK)
+		__sync_fetch_and_and(&t->flags, ~(u64)F_STUCK);
+	t->pause_from = t->pause_seg = now;
+	t->pause_local = t->local;
+	__sync_fetch_and_or(&t->flags, F_SENT);
+	if (bpf_send_signal_thread(PAUSE_SIGNAL)) {
+		// One slot per CPU carries signals out of interrupts; when it is taken the next sample tries again.
+		__sync_fetch_and_and(&t->flags, ~(u64)F_SENT);
+		t->pause_seg = 0;
+		count(C_SIGNALS_LOST, 1);
+		return;
+	}
+	count(C_SIGNALS, 1);
+}
+
+static __always_inline bool in_pause(struct thread *t)
+{
+	return t->flags & (F_SENT | F_PAUSED);
+}
+
+static __always_inline void credit_pause(struct thread *t, u64 now)
+{
+	if (t->pause_seg && now > t->pause_seg)
+		t->local += now - t->pause_seg;
+	t->pause_seg = 0;
+}
+
+static __always_inline struct answer *claim_answer(struct thread *t, u32 tid)
+{
+	int i, line = t->answer;
+	struct answer *a = answers.lookup(&line);
+
+	if (a && a->tid == tid)
+		return a;
+	for (i = 0; i < ANSWER_PROBES; i++) {
+		line = (tid + i) % MAX_ANSWERS;
+		a = answers.lookup(&line);
+		if (a && !a->tid) {
+			a->tid = tid;
+			t->answer = line;
+			return a;
+		}
+	}
+	return NULL;
+}
+
+// The stub asks: how long still?
+static __always_inline void answer_stub(struct thread *t, u32 tid, u64 nonce, struct clock *c, struct experiment *x, u64 now)
+{
+	struct answer *a;
+	s64 debt;
+
+	if (!in_pause(t))
+		return;
+	__sync_fetch_and_or(&t->flags, F_PAUSED);
+	credit_pause(t, now);
+	t->pause_seg = now;
+	a = claim_answer(t, tid);
+	if (!a)
+		return;
+	debt = debt_of(t, c);
+	if (x->arm == ARM_PLACEBO || !running(x, c, now) || debt < PAUSE_SLACK_NS)
+		debt = 0;
+	if (now - t->pause_from > MAX_PAUSE_NS) {
+		debt = 0;
+		count(C_PAUSE_CAPPED, 1);
+	}
+	a->remaining_ns = debt;
+	a->nonce = nonce;
+}
+
+static __always_inline void record_error(s64 debt)
+{
+	u64 size = debt < 0 ? -debt : debt;
+	int i, bucket = 0;
+	u64 *slot;
+
+	for (i = 0; i < 40; i++) {
+		if (size <= 1)
+			break;
+		size >>= 1;
+		bucket++;
+	}
+	slot = pause_errors.lookup(&bucket);
+	if (slot)
+		__sync_fetch_and_add(slot, 1);
+	if (debt < 0)
+		count(C_LATE_NS, -debt);
+	else
+		count(C_EARLY_NS, debt);
+}
+
+static __always_inline void release_answer(struct thread *t, u32 tid)
+{
+	int line = t->answer;
+	struct answer *a = answers.lookup(&line);
+
+	if (a && a->tid == tid) {
+		a->remaining_ns = 0;
+		a->tid = 0;
+	}
+}
+
+// The handler returns. In a placebo window the pause is made undone in L, and its cost kept: the largest over the
+// threads, passed on by wakeups like L itself, is how much the critical path lost to signals.
+static __always_inline void end_pause(struct thread *t, u32 tid, struct clock *c, struct experiment *x, u64 now)
+{
+	credit_pause(t, now);
+	count(C_PAUSES, 1);
+	if (x->arm == ARM_PLACEBO) {
+		u64 took = t->local - t->pause_local;
+		t->local = c->granted;
+		t->cost += took;
+		if ((s64)(t->cost - c->cost) > 0)
+			c->cost = t->cost;
+		count(C_PLACEBO_NS, took);
+	} else if (running(x, c, now)) {
+		count(C_PAUSE_NS, t->local - t->pause_local);
+		record_error(debt_of(t, c));
+	}
+	release_answer(t, tid);
+	__sync_fetch_and_and(&t->flags, ~(u64)(F_SENT | F_PAUSED));
+}
+
+// Signalled, yet it runs something else: the signal was dropped (another thread changed the handler). No pause happened.
+static __always_inline void void_pause(struct thread *t)
+{
+	t->pause_seg = 0;
+	__sync_fetch_and_and(&t->flags, ~(u64)F_SENT);
+	count(C_SIGNALS_VOID, 1);
+}
+
+int on_sys_enter(struct bpf_raw_tracepoint_args *ctx)
+{
+	u64 id = bpf_get_current_pid_tgid(), now;
+	u32 tid = id, tgid = id >> 32;
+	long number = ctx->args[1];
+	struct pt_regs regs = {};
+	struct process *p;
+	struct thread *t;
+	struct clock *c;
+	struct experiment *x;
+
+	t = threads.lookup(&tid);
+	if (number != SYS_GETTID && (!t || !(t->flags & (F_SENT | F_PAUSED))))
+		return 0;
+	if (!t && !processes.lookup(&tgid))
+		return 0;
+	c = the_clock();
+	x = the_experiment();
+	if (!c || !x)
+		return 0;
+	t = current_thread(c, x);
+	if (!t)
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (number == SYS_GETTID) {
+		bpf_probe_read_kernel(&regs, sizeof(regs), (void *)ctx->args[0]);
+		if (regs.di == ASK_MAGIC) {
+			answer_stub(t, tid, regs.si, c, x, now);
+			return 0;
+		}
+		if (regs.di == REGISTER_MAGIC) {
+			p = processes.lookup(&tgid);
+			if (p)
+				p->handler = regs.si;
+			return 0;
+		}
+	}
+	if (number == SYS_RT_SIGRETURN && (t->flags & F_PAUSED))
+		end_pause(t, tid, c, x, now);
+	else if ((t->flags & (F_SENT | F_PAUSED)) == F_SENT)
+		void_pause(t);
+	return 0;
+}
+
+// Between a system call and the next user instruction a signal does not disturb, unless the call is to be restarted:
+// then a signal changes its outcome.
+int on_sys_exit(struct bpf_raw_tracepoint_args *ctx)
+{
+	u32 tid = bpf_get_current_pid_tgid();
+	struct thread *t = threads.lookup(&tid);
+	long result = ctx->args[1];
+	struct clock *c;
+	struct experiment *x;
+
+	if (!t || in_pause(t) || (result <= -512 && result >= -516))
+		return 0;
+	c = the_clock();
+	x = the_experiment();
+	if (!c || !x)
+		return 0;
+	t = current_thread(c, x);
+	if (t)
+		maybe_pause(t, c, x, bpf_ktime_get_ns());
+	return 0;
+}

@@ -1,0 +1,242 @@
+// On-CPU samples: from the user stack to a region, from the region to the clock.
+
+// The tables that user space fills are mapped there and written by numpy (causal/engine.py has the same layouts).
+struct mapping {
+	u64 start, end; // addresses in the process
+	u64 offset;     // of `start` in the file
+	u32 lo, hi;     // its slice of `ranges`
+	u32 region;     // the whole mapping is this region, 0: it is not
+	u32 pad;
+};
+BPF_F_TABLE("array", u32, struct mapping, mappings, MAX_MAPPINGS, BPF_F_MMAPABLE);
+
+struct space {
+	u32 first, count; // its slice of `mappings`, sorted
+};
+BPF_F_TABLE("array", u32, struct space, spaces, MAX_SPACES, BPF_F_MMAPABLE);
+
+struct range {
+	u64 start, end; // file offsets
+	u32 region;
+	u32 pad;
+};
+BPF_F_TABLE("array", u32, struct range, ranges, MAX_RANGES, BPF_F_MMAPABLE);
+
+BPF_F_TABLE("array", u32, u64, region_samples, MAX_REGIONS, BPF_F_MMAPABLE);
+BPF_TABLE("hash", u32, u32, thread_regions, MAX_THREADS); // unit `thread`: given out by user space
+
+struct core {
+	u64 generation;
+	u64 virtual_ns; // rule 8: the largest v of the target threads that left this core
+	u64 hard;       // serving a hard interrupt
+	u64 soft;       // serving softirq `soft - 1`
+};
+BPF_PERCPU_ARRAY(cores, struct core, 1);
+
+struct stack {
+	u64 ip[MAX_FRAMES + 1];
+	u64 leaf_caller;
+};
+BPF_PERCPU_ARRAY(stacks, struct stack, 1);
+
+static __always_inline struct mapping *find_mapping(u64 ip, struct space *s)
+{
+	u32 lo = s->first, hi = s->first + s->count;
+	struct mapping *m;
+	int i;
+
+	for (i = 0; i < 11; i++) {
+		u32 mid = (lo + hi) / 2;
+		if (lo >= hi)
+			return NULL;
+		m = mappings.lookup(&mid);
+		if (!m)
+			return NULL;
+		if (ip < m->start)
+			hi = mid;
+		else if (ip >= m->end)
+			lo = mid + 1;
+		else
+			return m;
+	}
+	return NULL;
+}
+
+static __always_inline u32 find_range(u64 offset, u32 lo, u32 hi)
+{
+	struct range *r;
+	int i;
+
+	for (i = 0; i < 21; i++) {
+		u32 mid = (lo + hi) / 2;
+		if (lo >= hi)
+			return 0;
+		r = ranges.lookup(&mid);
+		if (!r)
+			return 0;
+		if (offset < r->start)
+			hi = mid;
+		else if (offset >= r->end)
+			lo = mid + 1;
+		else
+			return r->region;
+	}
+	return 0;
+}
+
+static __always_inline u32 region_at(u64 ip, struct space *s, bool *mapped)
+{
+	struct mapping *m = find_mapping(ip, s);
+
+	if (!m)
+		return 0;
+	*mapped = true;
+	return m->region ? m->region : find_range(ip - m->start + m->offset, m->lo, m->hi);
+}
+
+// Is the word at the stack pointer a return address, that is, does it follow a call instruction?
+static __always_inline bool follows_call(u64 address)
+{
+	u8 code[8] = {};
+
+	if (bpf_probe_read_user(code, 7, (void *)(address - 7)))
+		return false;
+	// call rel32; call r/m64 of 2, 3, 6 and 7 bytes
+	return code[2] == 0xe8 || (code[5] == 0xff && (code[6] & 0x38) == 0x10) ||
+	       (code[4] == 0xff && (code[5] & 0x38) == 0x10) || (code[1] == 0xff && (code[2] & 0x38) == 0x10) ||
+	       (code[0] == 0xff && (code[1] & 0x38) == 0x10);
+}
+
+// Code without a frame pointer (the C library's system-call wrappers) hides its caller from the frame-pointer chain,
+// which goes on with the caller's caller.
+static __always_inline u32 region_of_hidden_caller(u64 sp, struct space *s)
+{
+	u64 word = 0;
+	bool mapped = false;
+	u32 region;
+
+	if (bpf_probe_read_user(&word, sizeof(word), (void *)sp))
+		return 0;
+	region = region_at(word - 1, s, &mapped);
+	if (!region || !follows_call(word))
+		return 0;
+	count(C_LEAF_CALLERS, 1);
+	return region;
+}
+
+static __always_inline u64 user_stack_pointer(struct bpf_perf_event_data *ctx)
+{
+	u64 regs;
+
+	if (ctx->regs.cs & 3)
+		return ctx->regs.sp;
+	regs = (u64)bpf_task_pt_regs((void *)bpf_get_current_task_btf());
+	return task_word(regs, __builtin_offsetof(struct pt_regs, sp));
+}
+
+// The innermost frame in scope decides.
+static __always_inline u32 region_of_stack(struct bpf_perf_event_data *ctx, struct space *s)
+{
+	int zero = 0, i, frames;
+	struct stack *stack = stacks.lookup(&zero);
+	bool mapped = false;
+	u32 region = 0;
+
+	if (!stack)
+		return 0;
+	frames = bpf_get_stack(ctx, stack->ip, MAX_FRAMES * sizeof(u64), BPF_F_USER_STACK);
+	if (frames <= 0) {
+		count(C_NO_STACK, 1);
+		return 0;
+	}
+	frames /= sizeof(u64);
+	region = region_at(stack->ip[0], s, &mapped);
+	if (!mapped)
+		count(C_UNMAPPED, 1);
+	if (region)
+		return region;
+	region = region_of_hidden_caller(user_stack_pointer(ctx), s);
+	if (region)
+		return region;
+	for (i = 1; i < MAX_FRAMES; i++) {
+		if (i >= frames)
+			return 0;
+		// a return address points behind the call
+		region = region_at(stack->ip[i] - 1, s, &mapped);
+		if (region)
+			return region;
+	}
+	count(C_TRUNCATED, 1);
+	return 0;
+}
+
+static __always_inline u32 region_of_sample(struct bpf_perf_event_data *ctx, struct thread *t, u32 tid)
+{
+	struct process *p = processes.lookup(&t->tgid);
+	struct space *s;
+	u32 which, *label;
+
+	if (!p || p->only_clock)
+		return 0;
+	label = thread_regions.lookup(&tid);
+	if (label)
+		return *label;
+	which = p->space;
+	s = spaces.lookup(&which);
+	return s ? region_of_stack(ctx, s) : 0;
+}
+
+// Rule 1. The step is the sampling period of this core times the virtual speedup.
+static __always_inline void grant(struct thread *t, struct experiment *x, struct clock *c, u64 period)
+{
+	u64 step = period * x->permille / 1000;
+
+	if (x->arm != ARM_DILATION)
+		__sync_fetch_and_add(&t->local, step);
+	__sync_fetch_and_add(&c->granted, step);
+}
+
+// A signal whose handler never spoke (see void_pause) must not hide a thread that makes no system calls.
+#define HANDLER_DEADLINE_NS 2000000
+
+int on_sample(struct bpf_perf_event_data *ctx)
+{
+	u64 now = bpf_ktime_get_ns(), *samples;
+	u32 tid = bpf_get_current_pid_tgid(), region;
+	bool user = ctx->regs.cs & 3;
+	struct clock *c = the_clock();
+	struct experiment *x = the_experiment();
+	struct thread *t;
+
+	if (!c || !x)
+		return 0;
+	if (bpf_get_smp_processor_id() == CUTTING_CPU)
+		cut_windows(x, c, now);
+	t = current_thread(c, x);
+	if (!t)
+		return 0;
+	if (user && (t->flags & (F_SENT | F_PAUSED)) == F_SENT && now - t->pause_from > HANDLER_DEADLINE_NS)
+		void_pause(t);
+	if (in_pause(t))
+		return 0;
+	count(C_SAMPLES, 1);
+	if (!user)
+		count(C_KERNEL_MODE, 1);
+	region = region_of_sample(ctx, t, tid);
+	if (region) {
+		count(C_IN_SCOPE, 1);
+		samples = region_samples.lookup(&region);
+		if (samples)
+			__sync_fetch_and_add(samples, 1);
+		if (region == x->region && x->arm > ARM_OFF) {
+			count(C_SELECTED, 1);
+			if (running(x, c, now))
+				grant(t, x, c, ctx->sample_period);
+			else if (now >= x->deadline_ns)
+				count(C_EXPIRED, 1);
+		}
+	}
+	if (user)
+		maybe_pause(t, c, x, now);
+	return 0;
+}

@@ -1,0 +1,340 @@
+// Blocking, waking, cores: how debts travel through waiting (rules 3-6, 8-10).
+
+#define SOFTIRQ_NET_RX 3
+// Waiting for a core shorter than this is the cost of a switch, not a wait.
+#define QUEUE_NOISE_NS 30000
+
+static __always_inline struct core *this_core(struct experiment *x)
+{
+	int zero = 0;
+	struct core *core = cores.lookup(&zero);
+
+	if (core && core->generation != x->generation) {
+		core->generation = x->generation;
+		core->virtual_ns = 0;
+	}
+	return core;
+}
+
+// What remains of a debt after a wait during which G grew: a thread in debt would have paused while it waited anyway.
+static __always_inline s64 after_wait(s64 debt, u64 wait, u64 growth)
+{
+	if (debt > 0 && (s64)(wait - growth) > 0) {
+		u64 paid = wait - growth;
+		if (paid > debt)
+			paid = debt;
+		count(C_WAIT_PAID_NS, paid);
+		debt -= paid;
+	}
+	return debt;
+}
+
+// Rule 4: B waited, and cannot be behind of what woke it.
+static __always_inline void settle_wake(struct thread *b, s64 waker_debt, struct clock *c, u64 now)
+{
+	s64 debt = debt_of(b, c);
+
+	if (b->block_ns)
+		debt = after_wait((s64)(b->block_clock - b->local), now - b->block_ns, c->granted - b->block_clock);
+	if (debt < waker_debt)
+		debt = waker_debt;
+	if (debt < 0)
+		debt = 0;
+	b->local = c->granted - debt;
+}
+
+// The same for the cost of signals in placebo windows.
+static __always_inline void settle_cost(struct thread *b, struct thread *a, u64 now)
+{
+	if (b->block_ns && now > b->block_ns) {
+		u64 wait = now - b->block_ns;
+		s64 ahead = (s64)(b->cost - a->cost);
+		if (ahead > 0)
+			b->cost -= wait < ahead ? wait : ahead;
+	}
+	if ((s64)(a->cost - b->cost) > 0)
+		b->cost = a->cost;
+}
+
+// Rule 10: a thread that cannot pause hands its debt to the first one it wakes.
+static __always_inline s64 debt_to_hand_on(struct thread *a, struct clock *c)
+{
+	s64 debt = debt_of(a, c);
+
+	if (debt > 0 && (a->flags & F_STUCK)) {
+		a->local = c->granted;
+		count(C_MOVED_NS, debt);
+	}
+	return debt;
+}
+
+static __always_inline bool sends_or_closes(u64 number)
+{
+	switch (number) {
+	case 1: case 20: case 18: case 296: // write, writev, pwrite64, pwritev
+	case 40: case 275:                  // sendfile, splice
+	case 44: case 46: case 307:         // sendto, sendmsg, sendmmsg
+	case 42: case 3: case 48: case 436: // connect, close, shutdown, close_range
+	case 426:                           // io_uring_enter
+		return true;
+	}
+	return false;
+}
+
+// Interrupts borrow whatever thread is current; only what this thread does itself counts as its wakeup. The exception
+// is loopback traffic: the network softirq runs inside the sender's own system call.
+static __always_inline bool acts_itself(struct core *core)
+{
+	u64 regs, number;
+
+	if (core->hard)
+		return false;
+	if (!core->soft)
+		return true;
+	if (core->soft != SOFTIRQ_NET_RX + 1)
+		return false;
+	regs = (u64)bpf_task_pt_regs((void *)bpf_get_current_task_btf());
+	number = task_word(regs, __builtin_offsetof(struct pt_regs, orig_ax));
+	return (s64)number >= 0 && sends_or_closes(number);
+}
+
+static __always_inline void count_outside_waker(void)
+{
+	// Kernel threads (ksoftirqd, kworkers) may act for the target; their share belongs in the report.
+	if ((u32)task_word(bpf_get_current_task(), TASK_FLAGS) & 0x00200000)
+		count(C_WAKES_HELPER, 1);
+	count(C_WAKES_OUTSIDE, 1);
+}
+
+TRACEPOINT_PROBE(sched, sched_waking)
+{
+	u32 tid = args->pid;
+	struct thread *b = threads.lookup(&tid), *a;
+	struct clock *c = the_clock();
+	struct experiment *x = the_experiment();
+	struct core *core;
+	u64 now;
+
+	if (!b || !c || !x)
+		return 0;
+	core = this_core(x);
+	if (!core)
+		return 0;
+	now = bpf_ktime_get_ns();
+	sync_thread(b, x);
+	if (in_pause(b)) {
+		credit_pause(b, now); // rule 9
+	} else {
+		set_runnable(b, c);
+		a = acts_itself(core) ? current_thread(c, x) : NULL;
+		if (a && a != b) {
+			count(C_WAKES_TARGET, 1);
+			settle_cost(b, a, now);
+			settle_wake(b, debt_to_hand_on(a, c), c, now);
+		} else {
+			count_outside_waker(); // rule 5: no credit, it owes what G grew
+		}
+		b->block_ns = 0;
+	}
+	b->queue_ns = now;
+	b->queue_clock = c->granted;
+	return 0;
+}
+
+static __always_inline void leave_core(struct thread *a, long state, struct core *core, struct clock *c, u64 now)
+{
+	bool preempted = state == 0 || (state & 0x100); // TASK_REPORT_MAX stands for a preempted runner
+	u64 v = now - a->local;
+
+	if (a->pause_seg && now > a->pause_seg)
+		v -= now - a->pause_seg;
+	if ((s64)(v - core->virtual_ns) > 0 || !core->virtual_ns)
+		core->virtual_ns = v;
+	if (preempted) {
+		if (in_pause(a))
+			credit_pause(a, now);
+		a->queue_ns = now;
+		a->queue_clock = c->granted;
+	} else if (!in_pause(a)) {
+		a->block_ns = now;
+		a->block_clock = c->granted;
+		clear_runnable(a, c);
+	}
+}
+
+// Rule 8. Waiting for a core that the target held pays debts; one that outsiders held does not. And with more runnable
+// threads than cores, a thread cannot run on a core at an earlier virtual time than the one before it.
+static __always_inline void enter_core(struct thread *b, bool target_held, struct core *core, struct clock *c, u64 now)
+{
+	s64 debt = debt_of(b, c), core_debt;
+
+	if (b->queue_ns && target_held && now > b->queue_ns + QUEUE_NOISE_NS)
+		debt = after_wait((s64)(b->queue_clock - b->local), now - b->queue_ns, c->granted - b->queue_clock);
+	if (debt > debt_of(b, c))
+		debt = debt_of(b, c);
+	core_debt = (s64)(c->granted - (now - core->virtual_ns));
+	if (core->virtual_ns && c->runnable > CPUS && core_debt > debt) {
+		debt = core_debt;
+		count(C_CORE_DEBTS, 1);
+	}
+	if (debt != debt_of(b, c) && debt >= 0)
+		b->local = c->granted - debt;
+	b->queue_ns = 0;
+	b->block_ns = 0;
+	set_runnable(b, c);
+	if (in_pause(b))
+		b->pause_seg = now;
+}
+
+// Each side on its own: the verifier does not accept what the compiler makes of a test of two pointers.
+static __always_inline bool switch_out(u32 tid, long state, u64 now)
+{
+	struct thread *t = threads.lookup(&tid);
+	struct clock *c = the_clock();
+	struct experiment *x = the_experiment();
+	struct core *core;
+
+	if (!t || !c || !x)
+		return false;
+	core = this_core(x);
+	if (!core)
+		return false;
+	sync_thread(t, x);
+	leave_core(t, state, core, c, now);
+	return true;
+}
+
+static __always_inline void switch_in(u32 tid, bool target_held, u64 now)
+{
+	struct thread *t = threads.lookup(&tid);
+	struct clock *c = the_clock();
+	struct experiment *x = the_experiment();
+	struct core *core;
+
+	if (!t || !c || !x)
+		return;
+	core = this_core(x);
+	if (!core)
+		return;
+	sync_thread(t, x);
+	enter_core(t, target_held, core, c, now);
+}
+
+TRACEPOINT_PROBE(sched, sched_switch)
+{
+	u64 now = bpf_ktime_get_ns();
+	bool held = true; // an idle core counts as held by the target: it idled through a pause
+
+	if (args->prev_pid)
+		held = switch_out(args->prev_pid, args->prev_state, now);
+	if (args->next_pid)
+		switch_in(args->next_pid, held, now);
+	return 0;
+}
+
+TRACEPOINT_PROBE(sched, sched_process_fork)
+{
+	u32 child = args->child_pid;
+	u64 id = bpf_get_current_pid_tgid();
+	struct clock *c = the_clock();
+	struct experiment *x = the_experiment();
+	struct thread *parent, *t;
+
+	if (!c || !x)
+		return 0;
+	parent = current_thread(c, x);
+	if (!parent)
+		return 0;
+	t = new_thread(child, 0, parent->local, x);
+	if (!t)
+		return 0;
+	t->parent = id >> 32;
+	t->queue_ns = bpf_ktime_get_ns();
+	t->queue_clock = c->granted;
+	return 0;
+}
+
+static __always_inline void forget_thread(u32 tid)
+{
+	struct clock *c = the_clock();
+	struct thread *t = threads.lookup(&tid);
+
+	if (!t || !c)
+		return;
+	clear_runnable(t, c);
+	release_answer(t, tid);
+	threads.delete(&tid);
+	thread_regions.delete(&tid);
+}
+
+// The thread that calls exec takes the id of the group's leader; the handler and the mappings are gone.
+TRACEPOINT_PROBE(sched, sched_process_exec)
+{
+	u32 tid = args->pid, old = args->old_pid;
+	struct process *p = processes.lookup(&tid);
+	struct clock *c = the_clock();
+	struct experiment *x = the_experiment();
+	struct thread *t;
+	u64 local;
+
+	if (!p || !c || !x)
+		return 0;
+	p->handler = 0;
+	p->space = 0;
+	p->version++;
+	t = threads.lookup(&old);
+	local = t ? t->local : c->granted;
+	if (old != tid)
+		forget_thread(old);
+	forget_thread(tid);
+	t = current_thread(c, x);
+	if (t)
+		t->local = local;
+	return 0;
+}
+
+TRACEPOINT_PROBE(sched, sched_process_exit)
+{
+	forget_thread(bpf_get_current_pid_tgid());
+	return 0;
+}
+
+static __always_inline int mark_hard(u64 value)
+{
+	int zero = 0;
+	struct core *core = cores.lookup(&zero);
+
+	if (core)
+		core->hard = value;
+	return 0;
+}
+
+int on_interrupt(void *ctx)
+{
+	return mark_hard(1);
+}
+
+int on_interrupt_end(void *ctx)
+{
+	return mark_hard(0);
+}
+
+TRACEPOINT_PROBE(irq, softirq_entry)
+{
+	int zero = 0;
+	struct core *core = cores.lookup(&zero);
+
+	if (core)
+		core->soft = args->vec + 1;
+	return 0;
+}
+
+TRACEPOINT_PROBE(irq, softirq_exit)
+{
+	int zero = 0;
+	struct core *core = cores.lookup(&zero);
+
+	if (core)
+		core->soft = 0;
+	return 0;
+}

@@ -1,0 +1,121 @@
+"""The curve through the gains of a region: a line through the origin, up to a knee where something else takes over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import stats
+
+from causal.analysis.pairs import Floats
+from causal.analysis.rates import LevelEffects
+from causal.analysis.results import Curve, CurveFit
+
+# The knee is searched in steps of one point.
+_KNEES = np.arange(0.05, 1.0, 0.01)
+# A straight line is believed until a knee explains the data significantly better.
+_KNEE_P_VALUE = 0.05
+# Gains above this are out of reach of the model (the program would take no time).
+_MAX_GAIN = 0.98
+_STEPS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    # `misfit` is the weighted sum of squares.
+    knee: float
+    slope: float
+    error: float
+    misfit: float
+
+
+def fit_curve(effects: LevelEffects, systematic: float = 0.0) -> CurveFit:
+    """Fits gain(s) = slope * min(s, knee) to the levels by weighted least squares.
+
+    The fit is made to log rate ratios, -log(1 - gain): there the error of a level hardly depends on its estimate. On
+    the scale of gains it does, and weights that follow the noise bias the slope. The knee is taken only when it
+    improves the fit significantly, with a level at or below it and two at or beyond it. `systematic` is an error of the
+    slope that does not shrink with the number of pairs, on the scale of a 95 % interval's half-width.
+    """
+    line = _fit_slope(effects, 1.0)
+    bent = [_fit_slope(effects, knee) for knee in _candidate_knees(effects.level)]
+    best = min(bent, key=lambda fit: fit.misfit, default=line)
+    levels = len(effects.level)
+    # Misfit between the levels beyond their own noise means that the errors of the levels are underestimated.
+    noise = max(1.0, min(best.misfit, line.misfit) / max(1, levels - 2))
+    if best.misfit < line.misfit and stats.chi2.sf((line.misfit - best.misfit) / noise, 1) < _KNEE_P_VALUE:
+        chosen, parameters = best, 2
+    else:
+        chosen, parameters = line, 1
+    noise = max(1.0, chosen.misfit / max(1, levels - parameters))
+    # Levels that vary about the curve as expected are themselves replicates.
+    df = min(float(np.sum(effects.pairs)), effects.dispersion_df + levels) - parameters
+    quantile = float(stats.t.ppf(0.975, max(float(np.max(effects.df)), df)))
+    plausible = [
+        replace(curve, half_width=float(np.hypot(curve.half_width, systematic)))
+        for curve in _plausible([line, *bent], chosen, noise, quantile)
+    ]
+    error = np.hypot(line.error * np.sqrt(max(1.0, line.misfit / max(1, levels - 1))), systematic / quantile)
+    p_value = float(2 * stats.t.sf(abs(line.slope) / error, max(float(np.max(effects.df)), df)))
+    return CurveFit(
+        slope=chosen.slope,
+        ci=_slope_interval(plausible, chosen),
+        p_value=p_value,
+        knee=None if chosen is line else chosen.knee,
+        max_level=float(effects.level.max()),
+        plausible=tuple(plausible),
+    )
+
+
+def _candidate_knees(level: Floats) -> list[float]:
+    if len(level) < 4:
+        return []
+    return [float(round(knee, 2)) for knee in _KNEES if level[0] <= knee <= level[-2]]
+
+
+def _plausible(fits: list[_Fit], chosen: _Fit, noise: float, quantile: float) -> list[Curve]:
+    # The profile likelihood interval: a curve that fits worse by d (in variances) keeps sqrt(quantile^2 - d) of its
+    # half-width. Intervals conditional on one knee cover a quarter of the time when the knee is uncertain.
+    lowest = min(fit.misfit for fit in fits)
+    curves = []
+    for fit in fits:
+        room = quantile**2 - (fit.misfit - lowest) / noise
+        if fit is chosen:
+            room = quantile**2
+        if room > 0:
+            curves.append(Curve(fit.knee, fit.slope, float(fit.error * np.sqrt(noise * room))))
+    return curves
+
+
+def _slope_interval(plausible: list[Curve], chosen: _Fit) -> tuple[float, float]:
+    # For a line the interval is that of the line: with a knee below the first level any slope would be possible.
+    curves = [curve for curve in plausible if chosen.knee < 1.0 or curve.knee == 1.0]
+    return min(c.slope - c.half_width for c in curves), max(c.slope + c.half_width for c in curves)
+
+
+def _fit_variance(effects: LevelEffects) -> Floats:
+    # A pair that happened to fit perfectly must not decide the curve.
+    floor = 1e-3 * max(float(np.mean(effects.variance)), 1e-12)
+    return np.maximum(effects.variance, floor)
+
+
+def _fit_slope(effects: LevelEffects, knee: float) -> _Fit:
+    # Gauss-Newton for the one parameter that is left when the knee is fixed.
+    weight, reach = 1.0 / _fit_variance(effects), np.minimum(effects.level, knee)
+    limit = _MAX_GAIN / float(reach.max())
+    gains = -np.expm1(-effects.log_ratio)
+    slope = float(np.clip(np.sum(weight * gains * reach) / np.sum(weight * reach**2), -10.0 * limit, limit))
+    for _ in range(_STEPS):
+        left = 1.0 - slope * reach
+        gradient = reach / left
+        residual = effects.log_ratio + np.log(left)
+        step = float(np.sum(weight * gradient * residual) / np.sum(weight * gradient**2))
+        # Never more than halfway to the pole at which the program takes no time.
+        new_slope = min(slope + step, (slope + limit) / 2)
+        if abs(new_slope - slope) < 1e-10:
+            break
+        slope = new_slope
+    left = 1.0 - slope * reach
+    error = float(1.0 / np.sqrt(np.sum(weight * (reach / left) ** 2)))
+    misfit = float(np.sum(weight * (effects.log_ratio + np.log(left)) ** 2))
+    return _Fit(knee, slope, error, misfit)

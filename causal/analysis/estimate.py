@@ -1,0 +1,259 @@
+"""The estimate: every region at every progress point, tested, judged and ranked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from causal.analysis.curve import fit_curve
+from causal.analysis.diagnosis import diagnose, measure_overhead
+from causal.analysis.multiple import benjamini_hochberg
+from causal.analysis.pairs import PairData, collect_pairs, usable, visits_of
+from causal.analysis.rates import MIN_PAIRS, LevelEffects, level_effects, pooled_gain
+from causal.analysis.results import Analysis, CurveFit, Gain, PointResult, RegionResult, Verdict
+from causal.analysis.verdict import SIGNIFICANT, is_paced, judge
+from causal.profile import Profile, Window
+
+# As COZ: with fewer levels than this, the one at 0 included, a slope says too little to be shown.
+_MIN_LEVELS_FOR_SLOPE = 5
+_RANKED_AT = 0.25
+# Plain windows give the baseline rate only when they saw more than a few visits.
+_MIN_PLAIN_VISITS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    # What is known of one region at one point before the regions are compared.
+    region: str
+    point: str
+    windows: tuple[Window, ...]
+    pairs: PairData
+    dilation_pairs: PairData
+    effects: LevelEffects | None
+    dilation: Gain | None
+    dilation_p: float | None
+
+
+def estimate(profile: Profile) -> Analysis:
+    """Analyses a profile; see `causal.analysis.analyse`."""
+    windows = usable(profile.windows)
+    names = point_names(profile)
+    evidence = [item for point in names for item in _gather(profile.windows, point)]
+    overall = {}
+    for point in names:
+        pooled = pooled_gain([item.dilation_pairs for item in evidence if item.point == point])
+        if pooled is not None:
+            overall[point] = pooled[0]
+    results = _judge_all(profile, windows, evidence, overall)
+    return Analysis(
+        path=profile.path,
+        command=profile.header.command,
+        progress_points=names,
+        regions=tuple(sorted(results, key=_rank)),
+        overhead=measure_overhead(profile, windows, names),
+        diagnosis=diagnose(profile, windows, names, results),
+        dilation=overall,
+    )
+
+
+def point_names(profile: Profile) -> tuple[str, ...]:
+    """The progress points of the run in the order given, then any that only the windows name."""
+    names = dict.fromkeys(point.name for point in profile.header.progress_points)
+    names.update(dict.fromkeys(visits.name for window in profile.windows for visits in window.points))
+    return tuple(names)
+
+
+def _gather(windows: Sequence[Window], point: str) -> list[_Evidence]:
+    # A region whose windows are all void was tried too: it stays, without a number.
+    by_region: dict[str, list[Window]] = {}
+    for window in windows:
+        if window.arm != "plain":
+            by_region.setdefault(window.region, []).append(window)
+    found = []
+    for region, tried in by_region.items():
+        own = usable(tried)
+        pairs = collect_pairs(own, point)
+        dilation_pairs = collect_pairs(own, point, "dilation")
+        pooled = pooled_gain([dilation_pairs])
+        gain, p_value = (None, None) if pooled is None else pooled
+        effects = level_effects(pairs)
+        found.append(_Evidence(region, point, tuple(own), pairs, dilation_pairs, effects, gain, p_value))
+    return found
+
+
+def _judge_all(
+    profile: Profile, windows: Sequence[Window], evidence: Sequence[_Evidence], overall: dict[str, Gain]
+) -> list[RegionResult]:
+    established = _established_dilation(evidence, overall)
+    systematic = [_systematic(item, gain) for item, gain in zip(evidence, established, strict=True)]
+    fits = [
+        None if item.effects is None else fit_curve(item.effects, error)
+        for item, error in zip(evidence, systematic, strict=True)
+    ]
+    # One family: the user reads them all in one table, at whatever progress point.
+    p_values = benjamini_hochberg([None if fit is None else fit.p_value for fit in fits])
+    results = []
+    for item, fit, p_value, dilation, error in zip(evidence, fits, p_values, established, systematic, strict=True):
+        results.append(_result(profile, windows, item, fit, p_value, is_paced(dilation), error))
+    return results
+
+
+def _established_dilation(evidence: Sequence[_Evidence], overall: dict[str, Gain]) -> list[Gain | None]:
+    # The false gain that is held against each region: its own where that is significant among so many regions; else
+    # that of the whole program, unless the region's own dilation windows exclude it (code of a paced program that
+    # does not wait for the pace).
+    adjusted = benjamini_hochberg([item.dilation_p for item in evidence])
+    established: list[Gain | None] = []
+    for item, p_value in zip(evidence, adjusted, strict=True):
+        whole = overall.get(item.point)
+        if item.dilation is not None and p_value is not None and p_value < SIGNIFICANT:
+            established.append(item.dilation)
+        elif (
+            whole is None
+            or _contains(whole, 0.0)
+            or not (item.dilation is None or _contains(item.dilation, whole.gain))
+        ):
+            established.append(None)
+        else:
+            established.append(whole)
+    return established
+
+
+def _contains(gain: Gain, value: float) -> bool:
+    return gain.ci[0] <= value <= gain.ci[1]
+
+
+def _systematic(item: _Evidence, dilation: Gain | None) -> float:
+    # The error that more windows do not reduce, as a gain at a virtual speedup of 100 %, in two parts.
+    # A false gain that is established, but too small to disqualify the region.
+    false_gain = 0.0
+    if dilation is not None and len(item.pairs) > 0:
+        false_gain = abs(dilation.gain) / float(np.mean(item.pairs.level))
+    # Pauses that were owed and never made: the threads that should have paused ran on, so virtual time contains
+    # more work than it should, at most by the missing time.
+    treated = [window for window in item.windows if window.arm == "treated"]
+    owed = sum(float(window.audit.get("owed_ns") or 0) for window in treated)
+    forgiven = sum(float(window.audit.get("forgiven_ns") or 0) for window in treated)
+    unpaid = 0.0
+    if owed > 0 and forgiven > 0:
+        stretch = sum(window.delay_ns for window in treated) / sum(window.effective_ns for window in treated)
+        unpaid = min(1.0, forgiven / owed) * stretch / float(np.mean([window.level for window in treated]))
+    return math.hypot(false_gain, unpaid)
+
+
+def _result(
+    profile: Profile,
+    windows: Sequence[Window],
+    item: _Evidence,
+    fit: CurveFit | None,
+    p_value: float | None,
+    paced: bool,
+    systematic: float,
+) -> RegionResult:
+    verdict, explanation = judge(fit, p_value, paced, _why_no_fit(item))
+    points = _points(item, systematic, withheld=paced)
+    result = RegionResult(
+        region=item.region,
+        unit=_unit(profile, item.region),
+        progress_point=item.point,
+        baseline_rate=_baseline_rate(windows, item),
+        cpu_share=cpu_share(profile, item.region),
+        points=points,
+        verdict=verdict,
+        explanation=explanation,
+        dilation=item.dilation,
+        pairs=len(item.pairs),
+    )
+    if paced or fit is None:
+        return result
+    result = replace(result, p_value=p_value, fit=fit)
+    if sum(point.program_speedup is not None for point in points) < _MIN_LEVELS_FOR_SLOPE:
+        return result
+    return replace(result, slope=fit.slope, slope_ci=fit.ci, knee=fit.knee)
+
+
+def _points(item: _Evidence, systematic: float, withheld: bool) -> tuple[PointResult, ...]:
+    placebos = [window for window in item.windows if window.arm == "placebo"]
+    base_visits = sum(seen.delta for window in placebos if (seen := visits_of(window, item.point)))
+    points = []
+    if placebos:
+        points.append(_point(0.0, Gain(0.0, (0.0, 0.0)), withheld, len(placebos), base_visits))
+    estimated = {} if item.effects is None else {float(s): i for i, s in enumerate(item.effects.level)}
+    for level in np.unique(item.pairs.level):
+        at_level = item.pairs.select(item.pairs.level == level)
+        visits = int(at_level.counted_treated.sum() + at_level.counted_placebo.sum())
+        index = estimated.get(float(level))
+        gain = None
+        if item.effects is not None and index is not None:
+            gain = _widened(item.effects.gain(index), systematic * float(level))
+        points.append(_point(float(level), gain, withheld, len(at_level), visits))
+    return tuple(points)
+
+
+def _point(speedup: float, gain: Gain | None, withheld: bool, experiments: int, visits: int) -> PointResult:
+    raw = None if gain is None else gain.gain
+    if gain is None or withheld:
+        return PointResult(speedup, None, None, raw, experiments, visits)
+    return PointResult(speedup, gain.gain, gain.ci, raw, experiments, visits)
+
+
+def _widened(gain: Gain, systematic: float) -> Gain:
+    low, high = gain.ci
+    low = gain.gain - math.hypot(gain.gain - low, systematic)
+    return Gain(gain.gain, (low, gain.gain + math.hypot(high - gain.gain, systematic)))
+
+
+def _why_no_fit(item: _Evidence) -> str:
+    pairs = len(item.pairs)
+    if pairs < MIN_PAIRS:
+        return f"only {pairs} experiment{'' if pairs == 1 else 's'} with this region; run longer or use --only"
+    visits = int(item.pairs.counted_treated.sum() + item.pairs.counted_placebo.sum())
+    if visits == 0:
+        return f"{item.point} was never visited during its experiments"
+    return f"only {visits} visits of {item.point} during its experiments; choose a point that is visited more often"
+
+
+def _unit(profile: Profile, name: str) -> str:
+    for region in profile.regions:
+        if region.name == name:
+            return region.unit
+    return str(profile.header.options.get("unit") or "unknown")
+
+
+def _baseline_rate(windows: Sequence[Window], item: _Evidence) -> float | None:
+    # Visits per second of the undisturbed program where that was measured, else of its placebo windows.
+    plain = _rate([window for window in windows if window.arm == "plain"], item.point, _MIN_PLAIN_VISITS)
+    if plain is not None:
+        return plain
+    return _rate([window for window in item.windows if window.arm == "placebo"], item.point, 1)
+
+
+def _rate(windows: Sequence[Window], point: str, min_visits: int) -> float | None:
+    watched = [(visits.delta, window.effective_ns) for window in windows if (visits := visits_of(window, point))]
+    total = sum(delta for delta, _ in watched)
+    return total / (sum(time_ns for _, time_ns in watched) * 1e-9) if total >= min_visits else None
+
+
+def cpu_share(profile: Profile, region: str) -> float | None:
+    """The share of the target's CPU samples that lie in a region; None when nothing was sampled."""
+    if profile.end is not None and profile.end.samples > 0:
+        if region in profile.samples:
+            return min(1.0, profile.samples[region] / profile.end.samples)
+        if profile.samples:
+            return 0.0
+    # The recording was killed before the totals were written: the windows in which the region was selected know.
+    own = [window for window in profile.windows if window.region == region and window.samples > 0]
+    total = sum(window.samples for window in own)
+    return sum(window.selected_samples for window in own) / total if total > 0 else None
+
+
+def _rank(result: RegionResult) -> tuple[int, float, str]:
+    # What is certain comes first: by the lower bound of the gain at 25 %, then regions without a number.
+    if result.verdict is Verdict.PACED:
+        return 1, -(result.cpu_share or 0.0), result.region
+    if result.fit is None:
+        return 2, -(result.cpu_share or 0.0), result.region
+    return 0, -result.fit.at(_RANKED_AT).ci[0], result.region

@@ -1,0 +1,79 @@
+"""The verdict on a region in words, from its numbers alone."""
+
+from __future__ import annotations
+
+import math
+
+from causal.analysis.results import CurveFit, Gain, Verdict
+
+SIGNIFICANT = 0.05
+# A gain that cannot be told from nothing in practice is not worth a programmer's day.
+_WORTHWHILE_GAIN = 0.01
+# How well a gain must be known before "no effect" may be said.
+TARGET_HALF_WIDTH = 0.025
+# A false gain of more than this in the dilation arm makes the numbers of the region worthless.
+MATERIAL_DILATION = 0.02
+_LONGEST_ADVICE = 100
+
+
+def is_paced(dilation: Gain | None) -> bool:
+    """Whether the dilation arm, in which nothing is sped up, shows a gain nevertheless (design: section 4)."""
+    if dilation is None:
+        return False
+    low, high = dilation.ci
+    return (low > 0 or high < 0) and abs(dilation.gain) > MATERIAL_DILATION
+
+
+def judge(fit: CurveFit | None, p_value: float | None, paced: bool, why_no_fit: str) -> tuple[Verdict, str]:
+    """The verdict and a sentence that explains it; `p_value` is the adjusted one."""
+    if paced:
+        return Verdict.PACED, (
+            "paced from outside: stretching time alone changes the rate (a deadline, a timer or an outside client"
+            " sets the pace), so no gain can be predicted"
+        )
+    if fit is None or p_value is None:
+        return Verdict.UNDECIDED, f"undecided: {why_no_fit}"
+    level = fit.max_level if fit.knee is None else min(fit.knee, fit.max_level)
+    best = fit.at(level)
+    low, high = best.ci
+    if p_value < SIGNIFICANT and abs(best.gain) >= _WORTHWHILE_GAIN:
+        if low > 0:
+            return Verdict.OPTIMISE, (
+                f"worth optimising: the program gets up to {_percent(best.gain)} faster by making this"
+                f" {_percent(level)} faster"
+            )
+        if high < 0:
+            return Verdict.CONTENTION, (
+                f"contention: making this {_percent(level)} faster makes the program {_percent(-best.gain)} slower"
+            )
+    half = best.margin
+    if half <= TARGET_HALF_WIDTH:
+        return Verdict.NO_EFFECT, (
+            f"no effect: making this {_percent(level)} faster changes the program by {_signed(low)} to {_signed(high)}"
+        )
+    return Verdict.UNDECIDED, (
+        f"undecided: the gain at {_percent(level)} is known to {half * 100:.1f} points only; {longer(half)}"
+    )
+
+
+def longer_factor(half_width: float) -> int:
+    """How many times as long to run for the target half-width: it shrinks with the root of the number of pairs."""
+    return max(2, math.ceil((half_width / TARGET_HALF_WIDTH) ** 2))
+
+
+def longer(half_width: float) -> str:
+    """The advice that goes with an interval that is too wide."""
+    factor = longer_factor(half_width)
+    if factor > _LONGEST_ADVICE:
+        return "far too little was seen: choose a progress point that is visited more often"
+    return f"run {factor} times as long, or try fewer regions (--only)"
+
+
+def _percent(fraction: float) -> str:
+    # Digits only where they mean something: 0.4%, 12%.
+    points = fraction * 100
+    return f"{points:.1f}%" if abs(points) < 10 and round(points, 1) != round(points) else f"{points:.0f}%"
+
+
+def _signed(fraction: float) -> str:
+    return f"{fraction * 100:+.1f}%"

@@ -1,0 +1,519 @@
+"""The kernel side as a Python object: loads `bpf/`, owns its maps, starts windows and reads what was cut.
+
+The only module that imports bcc. Times are monotonic nanoseconds; `G` is the global virtual clock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import mmap
+import os
+import platform
+import random
+import re
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from causal.btf import task_offsets
+from causal.errors import CausalError
+from causal.perf_events import CpuClock, online_cpus, spread_periods
+
+BPF_DIRECTORY = Path(__file__).resolve().parent.parent / "bpf"
+PAUSE_SIGNAL = signal.SIGURG
+
+# As in bpf/sampler.h.
+MAPPING = np.dtype(
+    [("start", "<u8"), ("end", "<u8"), ("offset", "<u8"), ("lo", "<u4"), ("hi", "<u4"), ("region", "<u4"), ("_", "<u4")]
+)
+SPACE = np.dtype([("first", "<u4"), ("count", "<u4")])
+RANGE = np.dtype([("start", "<u8"), ("end", "<u8"), ("region", "<u4"), ("pad", "<u4")])
+
+_INTERRUPTS = (
+    "irq:irq_handler", "irq_vectors:local_timer", "irq_vectors:reschedule", "irq_vectors:call_function",
+    "irq_vectors:call_function_single", "irq_vectors:x86_platform_ipi",
+    "irq_vectors:error_apic", "irq_vectors:spurious_apic", "irq_vectors:thermal_apic",
+    "irq_vectors:threshold_apic", "irq_vectors:deferred_error_apic",
+)  # fmt: skip
+_SETTLED_LOAD_S = 0.01
+
+
+class Arm(enum.IntEnum):
+    """What the clock does in a window; as in bpf/clock.h."""
+
+    OFF = 0
+    PLAIN = 1
+    PLACEBO = 2
+    TREATED = 3
+    DILATION = 4
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Sizes and thresholds, with defaults for a large program. All times in ns."""
+
+    period_ns: int = 1_000_000
+    threshold_ns: int = 50_000
+    pause_slack_ns: int = 20_000
+    max_pause_ns: int = 200_000_000
+    max_threads: int = 16_384
+    max_processes: int = 1_024
+    max_regions: int = 262_144
+    max_ranges: int = 524_288
+    max_mappings: int = 65_536
+    max_spaces: int = 1_024
+    max_points: int = 16
+    max_frames: int = 48
+    max_answers: int = 8_192
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """One window to measure. `region` is an id of the region table, `speedup` a fraction, times in ns."""
+
+    arm: Arm
+    region: int
+    speedup: float
+    settle_ns: int
+    length_ns: int
+
+
+@dataclass(frozen=True)
+class PointReading:
+    """Visits of one progress point in a window; first and last in effective ns since its start."""
+
+    visits: int
+    half_visits: int
+    first_ns: int | None
+    last_ns: int | None
+
+
+@dataclass(frozen=True)
+class WindowReading:
+    """What the kernel cut at the edges of one window."""
+
+    start_ns: int
+    wall_ns: int
+    delay_ns: int
+    effective_ns: int
+    half_effective_ns: int
+    selected_samples: int
+    samples: int
+    counters: dict[str, int]
+    points: list[PointReading]
+
+
+@dataclass
+class _Loaded:
+    bpf: Any
+    mappings: npt.NDArray[Any]
+    spaces: npt.NDArray[Any]
+    ranges: npt.NDArray[Any]
+    region_samples: npt.NDArray[np.uint64]
+    maps: list[mmap.mmap] = field(default_factory=list)
+
+
+def _inlined(path: Path) -> str:
+    """A source with its local headers put in place, since bcc rewrites map accesses only in the main text."""
+    parts = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        match = re.fullmatch(r'#include "([\w./]+)"', line)
+        if match:
+            parts += [f'#line 1 "{match[1]}"', _inlined(path.parent / match[1]), f'#line {number + 1} "{path.name}"']
+        else:
+            parts.append(line)
+    return "\n".join(parts)
+
+
+def counter_names() -> list[str]:
+    """Names of the kernel side's counters in the order of `enum counter`, lower case without the prefix."""
+    body = re.search(r"enum counter \{(.*?)\};", (BPF_DIRECTORY / "clock.h").read_text(), re.DOTALL)
+    assert body
+    names = re.findall(r"^\s*C_(\w+),?", body[1], re.MULTILINE)
+    return [name.lower() for name in names if name != "LAST"]
+
+
+@contextmanager
+def _captured_output() -> Iterator[Callable[[], str]]:
+    """Catch what C++ code writes to the standard streams, which Python cannot redirect."""
+    with tempfile.TemporaryFile() as file:
+        saved = [os.dup(1), os.dup(2)]
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+
+        def text() -> str:
+            file.seek(0)
+            return file.read().decode(errors="replace")
+
+        try:
+            yield text
+        finally:
+            for number, copy in zip((1, 2), saved, strict=True):
+                os.dup2(copy, number)
+                os.close(copy)
+
+
+def _minimal_alternate_stack() -> int:
+    """AT_MINSIGSTKSZ of this CPU plus what the stub needs, in bytes (getauxval(3))."""
+    return int(ctypes.CDLL(None).getauxval(51) or 2048) + 4096
+
+
+class Engine:
+    """Load with `load()`, name the target with `add_process`, then `begin` windows and `poll` their readings.
+
+    Raises CausalError when the kernel refuses a program. `close()` (or leaving the `with` block) detaches everything,
+    after which no thread of the target is paused for longer than one slice of 5 ms.
+    """
+
+    def __init__(self, options: EngineOptions, rng: random.Random | None = None) -> None:
+        self.options = options
+        self.cpus = online_cpus()
+        self._rng = rng or random.Random()
+        self._counter_names = counter_names()
+        self._clocks: list[CpuClock] = []
+        self._probe_events: list[str] = []
+        self._plan: WindowPlan | None = None
+        self._generation = 0
+        self._open_start: Any = None
+        self._loaded: _Loaded | None = None
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- loading -----------------------------------------------------------------------------------------------------
+
+    def load(self, points: int = 0) -> None:
+        """Compile, load and attach everything but progress points; `points` is how many of those there will be."""
+        if points > self.options.max_points:
+            raise CausalError(
+                f"{points} progress points are more than {self.options.max_points}", "name the ones that matter most"
+            )
+        os.environ["BCC_KERNEL_SOURCE"] = str(BPF_DIRECTORY / "kernel")
+        source = _inlined(BPF_DIRECTORY / "engine.bpf.c")
+        for point in range(points):
+            source += f"\nint on_visit_{point}(struct pt_regs *ctx) {{ visit({point}); return 0; }}"
+        bpf = self._compile(source)
+        maps: list[mmap.mmap] = []
+        self._loaded = _Loaded(
+            bpf=bpf,
+            mappings=_map_array(bpf, "mappings", MAPPING, self.options.max_mappings, maps),
+            spaces=_map_array(bpf, "spaces", SPACE, self.options.max_spaces, maps),
+            ranges=_map_array(bpf, "ranges", RANGE, self.options.max_ranges, maps),
+            region_samples=_map_array(bpf, "region_samples", np.dtype("<u8"), self.options.max_regions, maps),
+            maps=maps,
+        )
+        self._attach_samplers(bpf)
+
+    def _compile(self, source: str) -> Any:
+        try:
+            from bcc import BPF
+        except ImportError:
+            raise CausalError("the Python package bcc is missing", "sudo apt install python3-bpfcc") from None
+        with _captured_output() as output:
+            try:
+                bpf = BPF(text=source, cflags=self._flags())
+                self._attach_hooks(bpf)
+            except Exception as error:  # bcc raises nothing more specific
+                raise CausalError(
+                    f"the kernel refused the engine ({error})", f"run `causal-bpf doctor`; details: {output()[-15000:]}"
+                ) from error
+        return bpf
+
+    def _flags(self) -> list[str]:
+        options = self.options
+        version = [int(part) for part in re.findall(r"\d+", platform.release())[:3]] + [0, 0, 0]
+        defines = {
+            "LINUX_VERSION_CODE": (version[0] << 16) + (version[1] << 8) + min(version[2], 255),
+            "MAX_THREADS": options.max_threads,
+            "MAX_PROCESSES": options.max_processes,
+            "MAX_REGIONS": options.max_regions,
+            "MAX_RANGES": options.max_ranges,
+            "MAX_MAPPINGS": options.max_mappings,
+            "MAX_SPACES": options.max_spaces,
+            "MAX_POINTS": options.max_points,
+            "MAX_FRAMES": options.max_frames,
+            "MAX_ANSWERS": options.max_answers,
+            "ANSWER_PROBES": 32,
+            "THRESHOLD_NS": options.threshold_ns,
+            "PAUSE_SLACK_NS": options.pause_slack_ns,
+            "MAX_PAUSE_NS": options.max_pause_ns,
+            "PAUSE_SIGNAL": int(PAUSE_SIGNAL),
+            "MIN_ALT_STACK": _minimal_alternate_stack(),
+            "CUTTING_CPU": self.cpus[0],
+            "CPUS": len(self.cpus),
+            **task_offsets(),
+        }
+        return ["-Wno-everything", *(f"-D{name}={value}" for name, value in defines.items())]
+
+    def _attach_hooks(self, bpf: Any) -> None:
+        bpf.attach_raw_tracepoint(tp="sys_exit", fn_name="on_sys_exit")
+        bpf.attach_raw_tracepoint(tp="sys_enter", fn_name="on_sys_enter")
+        known = {line.strip() for line in (_tracefs() / "available_events").read_text().splitlines()}
+        # Ends first: an interrupt that is being served while we attach must not leave its mark for good.
+        for event in _INTERRUPTS:
+            for suffix, function in (("exit", "on_interrupt_end"), ("entry", "on_interrupt")):
+                if f"{event}_{suffix}" in known:
+                    bpf.attach_tracepoint(tp=f"{event}_{suffix}", fn_name=function)
+
+    def _attach_samplers(self, bpf: Any) -> None:
+        program = bpf.load_func("on_sample", bpf.PERF_EVENT)
+        for cpu, period_ns in zip(self.cpus, spread_periods(self.options.period_ns, len(self.cpus)), strict=True):
+            self._clocks.append(CpuClock(cpu, period_ns, program.fd))
+
+    @property
+    def _kernel(self) -> _Loaded:
+        assert self._loaded, "load() first"
+        return self._loaded
+
+    @property
+    def answers_fd(self) -> int:
+        """Descriptor of the table the stub maps."""
+        return int(self._kernel.bpf["answers"].map_fd)
+
+    # --- the target --------------------------------------------------------------------------------------------------
+
+    def add_process(self, tgid: int, follow: bool = True, only_clock: bool = False) -> None:
+        """Put a process on the clock; `follow` says whether its children join, `only_clock` that it is no region."""
+        table = self._kernel.bpf["processes"]
+        table[ctypes.c_uint32(tgid)] = table.Leaf(0, 0, 1, int(follow), int(only_clock))
+
+    def remove_process(self, tgid: int) -> None:
+        table = self._kernel.bpf["processes"]
+        if ctypes.c_uint32(tgid) in table:
+            del table[ctypes.c_uint32(tgid)]
+
+    def processes(self) -> dict[int, int]:
+        """Processes on the clock -> how often their mappings were replaced (by exec) or are new (by fork)."""
+        return {key.value: leaf.version for key, leaf in self._kernel.bpf["processes"].items()}
+
+    def registered(self, tgid: int) -> bool:
+        """Has the stub of this process reported?"""
+        table = self._kernel.bpf["processes"]
+        key = ctypes.c_uint32(tgid)
+        return key in table and bool(table[key].handler)
+
+    def set_space(self, tgid: int, space: int) -> None:
+        """Tell which address space (an index given to `write_space`) a process has."""
+        table = self._kernel.bpf["processes"]
+        key = ctypes.c_uint32(tgid)
+        if key in table:
+            leaf = table[key]
+            leaf.space = space
+            table[key] = leaf
+
+    def write_ranges(self, ranges: npt.NDArray[Any]) -> None:
+        """Replace the range table: an array of dtype RANGE, sorted within each binary's slice."""
+        if len(ranges) > self.options.max_ranges:
+            raise CausalError(
+                f"{len(ranges)} code ranges do not fit the table of {self.options.max_ranges}",
+                "narrow the scope, or raise --max-ranges",
+            )
+        self._kernel.ranges[: len(ranges)] = ranges
+
+    def write_space(self, space: int, first: int, mappings: npt.NDArray[Any]) -> None:
+        """Write an address space: its mappings (dtype MAPPING, sorted) from index `first` on, then switch to them."""
+        self._kernel.mappings[first : first + len(mappings)] = mappings
+        self._kernel.spaces[space] = (first, len(mappings))
+
+    def threads(self) -> list[tuple[int, int]]:
+        """(tid, tgid) of the threads on the clock."""
+        return [(key.value, leaf.tgid) for key, leaf in self._kernel.bpf["threads"].items() if leaf.tgid]
+
+    def set_thread_region(self, tid: int, region: int) -> None:
+        self._kernel.bpf["thread_regions"][ctypes.c_uint32(tid)] = ctypes.c_uint32(region)
+
+    def attach_point(self, point: int, path: str, file_offset: int) -> None:
+        """Count visits of an instruction by uprobe, in all processes of the target that have the file mapped."""
+        from bcc import BPF
+        from bcc.libbcc import lib
+
+        program = self._kernel.bpf.load_func(f"on_visit_{point}", BPF.KPROBE)
+        name = f"causal_{os.getpid()}_{point}_{len(self._probe_events)}"
+        with _captured_output() as output:
+            fd = lib.bpf_attach_uprobe(program.fd, 0, name.encode(), os.fsencode(path), file_offset, -1, 0)
+        if fd < 0:
+            raise CausalError(
+                f"cannot attach a uprobe to {path}+{file_offset:#x}",
+                f"the instruction may not allow it; choose another function. {output().strip()[-200:]}",
+            )
+        self._kernel.bpf.uprobe_fds[name.encode()] = fd  # bcc detaches it
+        self._probe_events.append(name)
+
+    # --- windows -----------------------------------------------------------------------------------------------------
+
+    def begin(self, plan: WindowPlan) -> int:
+        """Start a window; returns when it will have ended, in monotonic ns. The clock is off between windows."""
+        kernel = self._kernel
+        self.stop()
+        for clock in self._clocks:
+            clock.stop()
+        clock_state = kernel.bpf["clocks"][0]
+        now = time.monotonic_ns()
+        start = now + plan.settle_ns
+        end = start + plan.length_ns
+        self._plan = plan
+        self._publish(
+            base=clock_state.granted, cost_base=clock_state.cost, began_ns=now,
+            deadline_ns=end + 4 * self.options.period_ns, edges=(start, start + plan.length_ns // 2, end), plan=plan,
+        )  # fmt: skip
+        for clock in self._clocks:
+            # A phase of its own for each core and window.
+            time.sleep(self._rng.random() * min(clock.period_ns / 1e9, _SETTLED_LOAD_S))
+            clock.start()
+        return end
+
+    def _publish(
+        self, base: int, cost_base: int, began_ns: int, deadline_ns: int, edges: Sequence[int], plan: WindowPlan
+    ) -> None:
+        table = self._kernel.bpf["experiments"]
+        self._generation += 1
+        leaf = table.Leaf()
+        leaf.generation = self._generation
+        leaf.base, leaf.cost_base, leaf.began_ns, leaf.deadline_ns = base, cost_base, began_ns, deadline_ns
+        leaf.edge_ns[:] = list(edges)
+        leaf.arm, leaf.region, leaf.permille = int(plan.arm), plan.region, round(plan.speedup * 1000)
+        table[ctypes.c_int(self._generation & 1)] = leaf
+        self._kernel.bpf["generation"][ctypes.c_int(0)] = ctypes.c_uint64(self._generation)
+
+    def begin_open(self, plan: WindowPlan) -> None:
+        """Start a window whose end nobody knows yet (one execution of a program); see `extend` and `end_open`."""
+        self.stop()
+        for clock in self._clocks:
+            clock.stop()
+        self._plan = plan
+        self._open_start = self._cut_here()
+        far = 1 << 62
+        state = self._kernel.bpf["clocks"][0]
+        now = time.monotonic_ns()
+        self._publish(state.granted, state.cost, now, now + plan.length_ns, (far, far, far), plan)
+        for clock in self._clocks:
+            clock.start()
+
+    def extend(self, length_ns: int) -> None:
+        """Move the deadline of an open window: it ends `length_ns` from now unless moved again."""
+        table = self._kernel.bpf["experiments"]
+        key = ctypes.c_int(self._generation & 1)
+        leaf = table[key]
+        leaf.deadline_ns = time.monotonic_ns() + length_ns
+        table[key] = leaf
+
+    def end_open(self, point: PointReading) -> WindowReading:
+        """End an open window; `point` is what its only progress point saw."""
+        end = self._cut_here()
+        reading = self._read(self._open_start, end, end)
+        self.stop()
+        return replace(reading, points=[point])
+
+    def _cut_here(self) -> Any:
+        """The same as the kernel's cuts, made from here: good enough when a window is a whole execution."""
+        cut = self._kernel.bpf["cuts"].Leaf()
+        state = self._kernel.bpf["clocks"][0]
+        cut.now_ns, cut.granted, cut.cost = time.monotonic_ns(), state.granted, state.cost
+        for i, value in enumerate(self.counters().values()):
+            cut.counters[i] = value
+        return cut
+
+    def stop(self) -> None:
+        """Stop the clock now; pauses end within one slice."""
+        clock_state = self._kernel.bpf["clocks"][0]
+        far = 1 << 62
+        off = WindowPlan(Arm.OFF, 0, 0, 0, 0)
+        self._publish(clock_state.granted, clock_state.cost, time.monotonic_ns(), 0, (far, far, far), off)
+
+    def poll(self) -> WindowReading | None:
+        """The reading of the window that `begin` started, None while it is not over."""
+        cuts = [self._kernel.bpf["cuts"][i] for i in range(3)]
+        if self._plan is None or any(cut.generation != self._generation for cut in cuts):
+            return None
+        return self._read(*cuts)
+
+    def _read(self, start: Any, middle: Any, end: Any) -> WindowReading:
+        placebo = self._plan is not None and self._plan.arm is Arm.PLACEBO
+
+        def taken(cut: Any) -> int:
+            return int((cut.cost - start.cost) if placebo else (cut.granted - start.granted))
+
+        wall = end.now_ns - start.now_ns
+        counters = {
+            name: int(end.counters[i] - start.counters[i]) for i, name in enumerate(self._counter_names)
+        }
+        origin = start.now_ns - (start.cost if placebo else start.granted)
+        return WindowReading(
+            start_ns=start.now_ns,
+            wall_ns=wall,
+            delay_ns=int(end.granted - start.granted),
+            effective_ns=wall - taken(end),
+            half_effective_ns=middle.now_ns - start.now_ns - taken(middle),
+            selected_samples=counters["selected"],
+            samples=counters["in_scope"],
+            counters=counters,
+            points=[_point(start, middle, end, i, origin) for i in range(self.options.max_points)],
+        )
+
+    def counters(self) -> dict[str, int]:
+        """All counters of the kernel side since it was loaded."""
+        table = self._kernel.bpf["counters"]
+        return {name: int(table[i].value) for i, name in enumerate(self._counter_names)}
+
+    def visits(self, points: int) -> list[int]:
+        """Visits of the first `points` progress points since loading."""
+        table = self._kernel.bpf["points"]
+        return [int(table[i].visits) for i in range(points)]
+
+    def region_samples(self) -> npt.NDArray[np.uint64]:
+        """Samples by region id since loading (a copy)."""
+        return self._kernel.region_samples.copy()
+
+    def pause_errors(self) -> list[int]:
+        """Histogram of |debt| at the end of pauses; bucket i counts those below 2**(i+1) ns."""
+        table = self._kernel.bpf["pause_errors"]
+        return [int(table[i].value) for i in range(64)]
+
+    def close(self) -> None:
+        """Detach everything. Pauses under way end because nobody answers the stub."""
+        if self._loaded is None:
+            return
+        self.stop()
+        for clock in self._clocks:
+            clock.stop()
+            clock.close()
+        self._clocks.clear()
+        with _captured_output():
+            self._loaded.bpf.cleanup()
+        self._loaded = None
+
+
+def _point(start: Any, middle: Any, end: Any, i: int, origin: int) -> PointReading:
+    visits = int(end.points[i].visits - start.points[i].visits)
+    return PointReading(
+        visits=visits,
+        half_visits=int(middle.points[i].visits - start.points[i].visits),
+        first_ns=int(end.points[i].first_ns - origin) if visits else None,
+        last_ns=int(end.points[i].last_ns - origin) if visits else None,
+    )
+
+
+def _map_array(bpf: Any, name: str, dtype: np.dtype[Any], length: int, keep: list[mmap.mmap]) -> npt.NDArray[Any]:
+    size = (length * dtype.itemsize + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
+    mapped = mmap.mmap(bpf[name].map_fd, size)
+    keep.append(mapped)
+    return np.frombuffer(mapped, dtype=dtype, count=length)
+
+
+def _tracefs() -> Path:
+    for path in (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing")):
+        if (path / "available_events").exists():
+            return path
+    raise CausalError("tracefs is not mounted", "sudo mount -t tracefs nodev /sys/kernel/tracing")

@@ -1,0 +1,310 @@
+"""Runs experiments on a live target and writes each one down as soon as it is measured.
+
+Clock, sleeping and randomness are arguments, so that everything here can be tested without waiting.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from causal.engine import Arm, EngineOptions, WindowPlan, WindowReading
+from causal.planning import Lengths, Pair, Planner, stretch
+from causal.profile import Arm as ArmName
+from causal.profile import ProfileWriter, Visits, Window
+from causal.profile import Region as RegionRecord
+from causal.regions import Region, RegionTable
+
+ARM_NAMES: dict[Arm, ArmName] = {
+    Arm.TREATED: "treated", Arm.PLACEBO: "placebo", Arm.DILATION: "dilation", Arm.PLAIN: "plain",
+}  # fmt: skip
+_REFRESH_S = 0.05
+# The last edge is cut by a tick; ticks that do not come for so long are not coming.
+_PATIENCE_NS = 2_000_000_000
+_LOOK_NS = 500_000_000
+
+
+class Kernel(Protocol):
+    """What experiments need of the engine."""
+
+    options: EngineOptions
+
+    def begin(self, plan: WindowPlan) -> int: ...
+    def poll(self) -> WindowReading | None: ...
+    def stop(self) -> None: ...
+    def region_samples(self) -> npt.NDArray[np.uint64]: ...
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a run is, for live progress. Times in seconds, rates in visits per second; gains are rough."""
+
+    elapsed_s: float
+    duration_s: float | None
+    activity: str
+    rates: Mapping[str, float]
+    pairs: int
+    best: Sequence[tuple[str, float, int]]  # region, gain per full speedup so far, pairs
+
+
+@dataclass
+class Surroundings:
+    """The outside world of an experiment run: time, and what may end it."""
+
+    alive: Callable[[], bool]
+    interrupted: Callable[[], bool]
+    refresh: Callable[[], None]
+    throttled: Callable[[], int] = lambda: 0
+    observe: Callable[[Status], None] = lambda status: None
+    now_ns: Callable[[], int] = time.monotonic_ns
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass
+class _Running:
+    """A rough estimate per region while the run goes on; the analysis makes the real one."""
+
+    gain: float = 0.0
+    speedup: float = 0.0
+    pairs: int = 0
+
+
+@dataclass
+class Experiments:
+    """Runs windows until the time is up, the target ends or the user interrupts; see `run`."""
+
+    kernel: Kernel
+    table: RegionTable
+    writer: ProfileWriter
+    planner: Planner
+    points: Sequence[str]
+    world: Surroundings
+    windows: int = 0
+    pairs: int = 0
+    visits: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.lengths = Lengths(self.planner.options)
+        self._cpus: dict[int, float] = {}
+        self._running: dict[int, _Running] = {}
+        self._started_ns = self.world.now_ns()
+        self._duration_ns: int | None = None
+        self._samples_before: npt.NDArray[np.uint64] | None = None
+        self._recent: dict[int, float] = {}
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+
+    def run(self, duration_ns: int | None) -> str:
+        """Experiment for so long (None: until the target ends). Returns why it ended: duration, exit or interrupt."""
+        self._started_ns, self._duration_ns = self.world.now_ns(), duration_ns
+        self._look()
+        self._fit_levels()
+        while (why := self._ended()) is None:
+            pair = self.planner.next_pair(self._shares())
+            if pair is None:
+                self._plain(_LOOK_NS)
+                continue
+            if self._measure_pair(pair):
+                self.pairs += 1
+            if self.planner.wants_plain():
+                self._plain(self.lengths.window_ns())
+        self.kernel.stop()
+        return why
+
+    def _look(self) -> None:
+        """Before the first experiment: what runs, and how often the points are visited."""
+        for length in (_LOOK_NS, 2 * _LOOK_NS, 4 * _LOOK_NS):
+            if self._ended() is None:
+                self._plain(length)
+            if self.lengths.rates and all(self.lengths.rates.values()) and self._recent:
+                return
+
+    def _fit_levels(self) -> None:
+        if self._duration_ns is None:
+            return
+        # A pair is a placebo and a treated window of about twice its length, each with its settle time.
+        pair_ns = 3 * (self.lengths.window_ns() + self.planner.options.settle_ns)
+        regions = max(len(self.planner.candidates(self._shares())), 1)
+        self.planner.fit_levels(self._left_ns() / pair_ns / regions)
+
+    def _ended(self) -> str | None:
+        if self.world.interrupted():
+            return "interrupt"
+        if not self.world.alive():
+            return "exit"
+        if self._duration_ns is not None and self._left_ns() < self.planner.options.min_window_ns:
+            return "duration"
+        return None
+
+    def _left_ns(self) -> int:
+        assert self._duration_ns is not None
+        return self._started_ns + self._duration_ns - self.world.now_ns()
+
+    def _shares(self) -> dict[int, int]:
+        return {region: round(1000 * weight) for region, weight in self._recent.items()}
+
+    def _update_shares(self) -> None:
+        samples = self.kernel.region_samples()
+        before = self._samples_before if self._samples_before is not None else np.zeros_like(samples)
+        fresh = samples - before
+        self._samples_before = samples
+        for region in self._recent:
+            self._recent[region] *= 0.8
+        for found in np.flatnonzero(fresh):
+            self._recent[int(found)] = self._recent.get(int(found), 0.0) + float(fresh[found])
+
+    # --- windows -----------------------------------------------------------------------------------------------------
+
+    def _plain(self, length_ns: int) -> None:
+        reading = self._measure(WindowPlan(Arm.PLAIN, 0, 0.0, 10_000_000, self._within_budget(length_ns, 1.0)))
+        if reading is not None:
+            self._observe_rates(reading)
+            self._record(Arm.PLAIN, Pair(0, 0, 0.0, ()), reading, 10_000_000, None)
+
+    def _within_budget(self, length_ns: int, share: float) -> int:
+        """A window is cut short rather than started in vain: `share` is its part of what is left of the time."""
+        if self._duration_ns is None:
+            return length_ns
+        floor = self.planner.options.min_window_ns // 2
+        return max(min(length_ns, int(self._left_ns() * share)), floor)
+
+    def _measure_pair(self, pair: Pair) -> bool:
+        name = self.table.region(pair.region).name
+        readings: dict[Arm, WindowReading] = {}
+        for arm in pair.arms:
+            self._report(f"{name} {pair.level:.0%} {ARM_NAMES[arm]}")
+            factor = stretch(arm, self._cpus.get(pair.region, 1.0), pair.level)
+            settle_ns = int(self.lengths.settle_ns(pair.region) * factor)
+            length_ns = self._within_budget(int(self.lengths.window_ns() * factor), 1 / len(pair.arms))
+            speedup = pair.level  # the placebo keeps the same clock, so that the same threads are signalled
+            throttled = self.world.throttled()
+            reading = self._measure(WindowPlan(arm, pair.region, speedup, settle_ns, length_ns))
+            if reading is None:
+                return False
+            void = "cgroup CPU quota throttled the target" if self.world.throttled() > throttled else None
+            self._record(arm, pair, reading, settle_ns, void)
+            readings[arm] = reading
+            self._learn(arm, pair, reading)
+        self._estimate_roughly(pair, readings)
+        return True
+
+    def _measure(self, plan: WindowPlan) -> WindowReading | None:
+        """Run one window to its end; None when the target or the user ended it."""
+        end_ns = self.kernel.begin(plan)
+        while (reading := self.kernel.poll()) is None:
+            if self.world.interrupted() or not self.world.alive() or self.world.now_ns() > end_ns + _PATIENCE_NS:
+                self.kernel.stop()
+                return None
+            left_s = (end_ns - self.world.now_ns()) / 1e9
+            self.world.sleep(min(_REFRESH_S, max(left_s, 0.002)))
+            self.world.refresh()
+        self._update_shares()
+        return reading
+
+    def _learn(self, arm: Arm, pair: Pair, reading: WindowReading) -> None:
+        if arm is Arm.PLACEBO:
+            self._observe_rates(reading)
+            self._cpus[pair.region] = busy_cpus(reading, self.kernel.options.period_ns)
+        if not self.points:
+            return
+        first, wall = reading.points[0].half_visits, reading.effective_ns
+        second = reading.points[0].visits - first
+        if arm is Arm.TREATED and 0 < reading.half_effective_ns < wall and min(first, second) >= 10:
+            first_rate = first / reading.half_effective_ns
+            self.lengths.observe_halves(pair.region, first_rate, second / (wall - reading.half_effective_ns))
+
+    def _observe_rates(self, reading: WindowReading) -> None:
+        for name, point in zip(self.points, reading.points, strict=False):
+            self.lengths.observe_rate(name, point.visits, reading.effective_ns)
+
+    def _record(self, arm: Arm, pair: Pair, reading: WindowReading, settle_ns: int, void: str | None) -> None:
+        region = self.table.region(pair.region) if pair.region else None
+        if region:
+            self.writer.region(RegionRecord(region.name, region.unit, region.binary or None))
+        self.windows += 1
+        period_ns = self.kernel.options.period_ns
+        window = window_record(arm, pair, region, reading, settle_ns, void, self.points, period_ns)
+        self.writer.window(window)
+        for visits in window.points:
+            self.visits[visits.name] = self.visits.get(visits.name, 0) + visits.delta
+
+    # --- while it goes on --------------------------------------------------------------------------------------------
+
+    def _estimate_roughly(self, pair: Pair, readings: Mapping[Arm, WindowReading]) -> None:
+        treated, placebo = readings[Arm.TREATED], readings[Arm.PLACEBO]
+        if not self.points or min(treated.effective_ns, placebo.effective_ns) <= 0:
+            return
+        fast, slow = (r.points[0].visits / r.effective_ns for r in (treated, placebo))
+        if fast > 0:
+            running = self._running.setdefault(pair.region, _Running())
+            running.gain += 1 - slow / fast
+            running.speedup += pair.level
+            running.pairs += 1
+
+    def _report(self, activity: str) -> None:
+        elapsed = (self.world.now_ns() - self._started_ns) / 1e9
+        best = sorted(
+            ((self.table.region(r).name, g.gain / g.speedup, g.pairs) for r, g in self._running.items()),
+            key=lambda row: -row[1],
+        )
+        duration = None if self._duration_ns is None else self._duration_ns / 1e9
+        self.world.observe(Status(elapsed, duration, activity, dict(self.lengths.rates), self.pairs, best[:5]))
+
+
+def busy_cpus(reading: WindowReading, period_ns: int) -> float:
+    """How many CPUs the selected region kept busy."""
+    return reading.selected_samples * period_ns / max(reading.wall_ns, 1)
+
+
+def window_record(
+    arm: Arm,
+    pair: Pair,
+    region: Region | None,
+    reading: WindowReading,
+    settle_ns: int,
+    void: str | None,
+    points: Sequence[str],
+    period_ns: int,
+) -> Window:
+    """A reading as the profile keeps it; `points` names the first of its points."""
+    visits = (
+        Visits(name, point.visits, point.first_ns, point.last_ns, point.half_visits)
+        for name, point in zip(points, reading.points, strict=False)
+    )
+    return Window(
+        region=region.name if region else "",
+        arm=ARM_NAMES[arm],
+        pair=pair.number,
+        level=pair.level,
+        speedup=pair.level if arm is Arm.TREATED else 0.0,
+        effective_ns=reading.effective_ns,
+        wall_ns=reading.wall_ns,
+        delay_ns=reading.delay_ns,
+        start_ns=reading.start_ns,
+        settle_ns=settle_ns,
+        selected_samples=reading.selected_samples,
+        samples=reading.samples,
+        cpus=busy_cpus(reading, period_ns),
+        points=tuple(visits),
+        half_effective_ns=reading.half_effective_ns,
+        audit=audit(reading.counters),
+        void=void,
+    )
+
+
+def audit(counters: Mapping[str, int]) -> dict[str, Any]:
+    """The part of a window's counters that says whether the clock did what it should, under the profile's names."""
+    names = {
+        "pause_ns": "paid_ns", "wait_paid_ns": "waited_ns", "late_ns": "late_ns", "early_ns": "forgiven_ns",
+        "moved_ns": "moved_ns", "signals": "signals", "signals_lost": "signals_lost", "signals_void": "voided",
+        "pauses": "pauses", "pause_capped": "capped", "placebo_ns": "placebo_ns", "unregistered": "unregistered",
+        "blocked_mask": "blocked_mask", "small_stack": "small_stack", "forbidden": "forbidden",
+        "wakes_target": "wakes_target", "wakes_outside": "wakes_outside", "core_debts": "core_debts",
+        "selected": "exempted_samples",
+    }  # fmt: skip
+    return {new: counters.get(old, 0) for old, new in names.items()}

@@ -1,0 +1,159 @@
+"""Which experiment next, and how long: the part of the scheduler that needs neither a kernel nor a clock.
+
+Experiments come in pairs: a treated window and a placebo window of the same region side by side, in random order, now
+and then with a dilation window as the third. Regions are drawn by their share of the samples, so that what runs is
+what gets tried, then evened out; levels are used equally often.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from causal.engine import Arm
+
+# Below this share of the samples a region is not worth an experiment: even gone, the program would gain less than that.
+MIN_SHARE = 0.01
+# Coarse to fine: a run takes the finest of these that still gives every level a few pairs.
+LADDERS: tuple[tuple[int, ...], ...] = ((25, 50, 75, 100), tuple(range(10, 101, 10)), tuple(range(5, 101, 5)))
+PAIRS_PER_LEVEL = 4
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """Defaults of the plan. Times in ns of effective (virtual) time."""
+
+    min_window_ns: int = 300_000_000
+    max_window_ns: int = 4_000_000_000
+    settle_ns: int = 200_000_000
+    max_settle_ns: int = 2_000_000_000
+    target_visits: int = 40
+    min_visits: int = 5
+    dilation_every: int = 4
+    plain_every: int = 8
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One comparison: windows of these arms, in this order, for one region at one level (a fraction)."""
+
+    number: int
+    region: int
+    level: float
+    arms: tuple[Arm, ...]
+
+
+@dataclass
+class Lengths:
+    """How long windows must be. Rates in visits per effective second; `cpus` is how many CPUs the region keeps busy."""
+
+    options: PlanOptions
+    rates: dict[str, float] = field(default_factory=dict)
+    _settle: dict[int, int] = field(default_factory=dict)
+    _halves: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def observe_rate(self, point: str, visits: int, effective_ns: int) -> None:
+        """Remember what a placebo or plain window saw. A point too rare for its windows counts as one visit less."""
+        if effective_ns > 0:
+            seen = visits / (effective_ns / 1e9)
+            before = self.rates.get(point)
+            self.rates[point] = seen if before is None else 0.7 * before + 0.3 * seen
+
+    def observe_halves(self, region: int, first_rate: float, second_rate: float) -> None:
+        """When the halves of a region's windows disagree, something still drains: its windows settle for longer."""
+        if first_rate <= 0 or second_rate <= 0:
+            return
+        ratios = self._halves[region]
+        ratios.append(math.log(second_rate / first_rate))
+        if len(ratios) < 4:
+            return
+        mean = sum(ratios) / len(ratios)
+        spread = math.sqrt(sum((ratio - mean) ** 2 for ratio in ratios) / (len(ratios) - 1) / len(ratios))
+        if abs(mean) > max(0.03, 2.5 * spread):
+            self._settle[region] = min(2 * self.settle_ns(region), self.options.max_settle_ns)
+            ratios.clear()
+
+    def settle_ns(self, region: int) -> int:
+        return self._settle.get(region, self.options.settle_ns)
+
+    def window_ns(self) -> int:
+        """Effective length that gives the rarest point that is visited at all enough visits."""
+        wanted = [self.options.target_visits / rate * 1e9 for rate in self.rates.values() if rate > 0]
+        length = max([float(self.options.min_window_ns), *wanted])
+        return int(min(length, self.options.max_window_ns))
+
+
+def stretch(arm: Arm, cpus: float, level: float) -> float:
+    """Wall time per effective time: 1/f with f = 1 / (1 + u*s), the worst case (no gain) of the design's formula.
+
+    While a region that keeps u CPUs busy is sped up by s, virtual time stands still for u*s of its share.
+    """
+    return 1 + cpus * level if arm in (Arm.TREATED, Arm.DILATION) else 1.0
+
+
+class Planner:
+    """Draws pairs. `levels` in percent; `only` restricts the regions; the rest is decided by samples and `rng`."""
+
+    def __init__(
+        self,
+        rng: random.Random,
+        levels: Sequence[int] | None = None,
+        only: frozenset[int] | None = None,
+        options: PlanOptions | None = None,
+    ) -> None:
+        self._rng = rng
+        self._levels = tuple(levels) if levels else LADDERS[0]
+        self._fixed_levels = bool(levels)
+        self._only = only
+        self.options = options or PlanOptions()
+        self._pairs: Counter[int] = Counter()
+        self._used: dict[int, Counter[int]] = defaultdict(Counter)
+        self._number = 0
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        return self._levels
+
+    def fit_levels(self, pairs_in_budget: float) -> None:
+        """Use the finest ladder for which each level gets a few pairs; levels the user gave stay."""
+        if self._fixed_levels:
+            return
+        for ladder in LADDERS:
+            if pairs_in_budget >= PAIRS_PER_LEVEL * len(ladder):
+                self._levels = ladder
+
+    def candidates(self, samples: Mapping[int, int]) -> dict[int, float]:
+        """Regions worth trying -> their share of the in-scope samples."""
+        total = sum(samples.values()) or 1
+        shares = {region: count / total for region, count in samples.items() if count}
+        if self._only is not None:
+            return {region: max(shares.get(region, 0.0), MIN_SHARE) for region in sorted(self._only)}
+        return {region: share for region, share in sorted(shares.items()) if share >= MIN_SHARE}
+
+    def next_pair(self, samples: Mapping[int, int]) -> Pair | None:
+        """The next pair given the samples per region of late; None when nothing in scope runs."""
+        shares = self.candidates(samples)
+        if not shares:
+            return None
+        regions = list(shares)
+        weights = [shares[region] / (1 + self._pairs[region]) for region in regions]
+        region = self._rng.choices(regions, weights)[0]
+        used = self._used[region]
+        fewest = min(used[level] for level in self._levels)
+        level = self._rng.choice([level for level in self._levels if used[level] == fewest])
+        arms = [Arm.TREATED, Arm.PLACEBO]
+        # The third arm goes first to the pairs that can show most: the check needs few of them.
+        if self._pairs[region] % self.options.dilation_every == 1:
+            arms.append(Arm.DILATION)
+        self._rng.shuffle(arms)
+        self._pairs[region] += 1
+        used[level] += 1
+        self._number += 1
+        return Pair(self._number, region, level / 100, tuple(arms))
+
+    def wants_plain(self) -> bool:
+        """Is it time for a window without a clock, which shows what signals cost?"""
+        return self._number % self.options.plain_every == 0

@@ -1,0 +1,351 @@
+"""One recorded run of a command: from the command line's wishes to a finished profile file.
+
+Puts the parts together in the order that loses nothing: everything that can be checked is checked before the target
+starts, the target starts on the clock, and whatever happens afterwards the clock stops and the file can be read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import platform
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import causal
+from causal import capabilities
+from causal.child import Child, Owner, Preload, invoking_user
+from causal.engine import PAUSE_SIGNAL, Engine, EngineOptions
+from causal.errors import CausalError, UsageError
+from causal.experiment import Experiments, Status, Surroundings
+from causal.planning import Planner, PlanOptions
+from causal.profile import End, Header, ProfileWriter, ProgressPoint
+from causal.progress import PointSpec, Probe, parse_spec, resolve
+from causal.quota import throttled_periods
+from causal.regions import RegionTable, Scope
+from causal.repetition import END_TO_END, Repetitions
+from causal.symbols.elf import Binary
+from causal.symbols.executables import find_command, resolve_executable
+from causal.symbols.libraries import libraries_of
+from causal.target import Target, main_region_table
+
+UNITS = ("function", "module", "thread")
+_TERMINATE_PATIENCE_S = 5.0
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What `run` was asked to do. Durations in seconds, speedups in percent; None leaves it to the program."""
+
+    command: Sequence[str]
+    output: Path
+    points: Sequence[str] = ()
+    unit: str = "function"
+    binaries: Sequence[str] = ()
+    only: Sequence[str] = ()
+    speedups: Sequence[int] | None = None
+    duration_s: float | None = None
+    repeat: int | None = None
+    seed: int | None = None
+    force: bool = False
+    keep_running: bool = False
+    engine: EngineOptions = field(default_factory=EngineOptions)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a recording ended: `status` is the command's (None: it still ran), `reason` duration, exit or interrupt."""
+
+    path: Path
+    reason: str
+    status: int | None
+    keeps_running: int | None = None  # pid of a command left alone
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The command, examined before anything of it runs."""
+
+    program: str  # the file that is executed
+    main: Binary  # the ELF file behind it: itself, or the interpreter of a script
+    owner: Owner | None
+    table: RegionTable
+    only: frozenset[int] | None
+    probes: dict[str, list[Probe]]
+    specs: tuple[PointSpec, ...]
+
+    @property
+    def point_names(self) -> list[str]:
+        return [spec.name for spec in self.specs]
+
+
+class Interruption:
+    """Set by the first Ctrl-C; anything that waits looks at it."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __call__(self) -> bool:
+        return self.requested
+
+
+def examine(options: RunOptions) -> Subject:
+    """Check the command, the unit, the regions and the points. Raises CausalError with a remedy for each mistake."""
+    if options.unit not in UNITS:
+        raise UsageError(f"unit {options.unit} is not available yet", f"choose one of {', '.join(UNITS)}")
+    program = os.path.realpath(find_command(options.command[0]))
+    main = Binary.load(os.path.realpath(resolve_executable(options.command[0])))
+    owner = invoking_user()
+    _refuse_what_cannot_pause(main, owner)
+    table = main_region_table(options.unit, main.path, options.engine.max_ranges)
+    scope = _scope(options, main)
+    libraries = libraries_of(main)
+    if options.unit == "function":
+        paths = map(os.path.realpath, libraries)  # as the kernel names them in a process's mappings
+        table.add_functions(Binary.load(path) for path in paths if scope.includes(path))
+    specs = tuple(parse_spec(text) for text in options.points)
+    names = [spec.name for spec in specs]
+    if len(set(names)) != len(names):
+        raise UsageError("two progress points have the same name", "name them apart: -p NAME=SPEC")
+    probes = {spec.name: resolve(spec, main, libraries) for spec in specs}
+    only = None
+    if options.only and options.unit == "function":
+        only = frozenset(region.id for region in table.select(options.only))
+    return Subject(program, main, owner, table, only, probes, specs)
+
+
+def _scope(options: RunOptions, main: Binary) -> Scope:
+    """One module alone would be no choice: without patterns the unit `module` counts them all."""
+    everything = ("*",) if options.unit == "module" else ()
+    return Scope(main.path, options.binaries or everything)
+
+
+def _refuse_what_cannot_pause(main: Binary, owner: Owner | None) -> None:
+    if main.is_static:
+        raise CausalError(
+            f"{main.path} is statically linked, so the pause handler cannot be preloaded",
+            "link it dynamically (without -static) to profile it with this version",
+        )
+    if main.is_privileged and owner is not None:
+        raise CausalError(
+            f"{main.path} is set-user-id or has file capabilities, so the loader ignores LD_PRELOAD",
+            "profile a copy without these bits, or run causal-bpf from a root shell instead of sudo",
+        )
+    if main.sanitizer == "address":
+        raise CausalError(
+            f"{main.path} is built with AddressSanitizer, which aborts when anything is preloaded before it",
+            "profile a build without -fsanitize=address; its timing would not be the real one anyway",
+        )
+
+
+def record(
+    options: RunOptions, interruption: Interruption, observe: Callable[[Status], None] = lambda status: None
+) -> Outcome:
+    """Run the command under experiments and write its profile. Raises CausalError; the target is never left paused."""
+    capabilities.require()
+    capabilities.ensure_tracefs()
+    subject = examine(options)
+    rng = random.Random(options.seed)
+    began_ns = time.monotonic_ns()
+    with Engine(options.engine, rng) as engine, ProfileWriter(options.output, options.force) as writer:
+        engine.load(len(subject.specs))
+        engine.write_ranges(subject.table.ranges)
+        for number, probes in enumerate(subject.probes.values()):
+            for probe in probes:
+                engine.attach_point(number, probe.path, probe.file_offset)
+        recorder = _Recorder(options, subject, engine, writer, rng, interruption, observe, began_ns)
+        return recorder.repeat() if options.repeat else recorder.experiment()
+
+
+@dataclass
+class _Recorder:
+    options: RunOptions
+    subject: Subject
+    engine: Engine
+    writer: ProfileWriter
+    rng: random.Random
+    interruption: Interruption
+    observe: Callable[[Status], None]
+    began_ns: int
+
+    def experiment(self) -> Outcome:
+        """Windows within one execution of the command."""
+        with self._running_child() as child:
+            target = self._target()
+            self._write_header(child.pid, self.subject.specs)
+            # The loader must have run, else the first look finds nothing to look at.
+            self._wait_for_registration(child, target)
+            run = Experiments(
+                self.engine, self.subject.table, self.writer, self._planner(), self.subject.point_names,
+                self._surroundings(child, target),
+            )  # fmt: skip
+            duration_s = self.options.duration_s
+            reason = run.run(None if duration_s is None else round(duration_s * 1e9))
+            self._finish(reason, child, target, run.pairs)
+            return self._leave(child, reason)
+
+    def repeat(self) -> Outcome:
+        """One execution of the command per experiment."""
+        self._write_header(0, (PointSpec(END_TO_END, END_TO_END, "end-to-end", "", None),))
+        target = self._target()
+        runs = Repetitions(
+            self.engine, self.subject.table, self.writer, self._planner(), self._start_child, target.refresh,
+            self.interruption, self.observe,
+        )  # fmt: skip
+        reason, child = runs.run(self.options.repeat or 1)
+        self._finish(reason, child, target, runs.pairs)
+        return self._leave(child, reason) if child else Outcome(self.options.output, reason, None)
+
+    def _planner(self) -> Planner:
+        plan = PlanOptions()
+        return Planner(self.rng, self.options.speedups, self.subject.only, plan)
+
+    def _target(self) -> Target:
+        return Target(self.engine, self.subject.table, _scope(self.options, self.subject.main))
+
+    def _start_child(self) -> Child:
+        engine = self.engine
+        preload = Preload(engine.answers_fd, engine.options.max_answers, int(PAUSE_SIGNAL))
+        child = Child.start(self.subject.program, self.options.command, preload, self.subject.owner)
+        engine.add_process(child.pid)
+        child.release()
+        return child
+
+    @contextlib.contextmanager
+    def _running_child(self) -> Iterator[Child]:
+        child = self._start_child()
+        try:
+            yield child
+        except CausalError as error:
+            if child.poll() is None:
+                error.hint += f" (the command goes on undisturbed as process {child.pid})"
+            raise
+
+    def _wait_for_registration(self, child: Child, target: Target) -> None:
+        for _ in range(100):
+            target.refresh()
+            if self.engine.registered(child.pid) or child.poll() is not None or self.interruption():
+                return
+            time.sleep(0.01)
+
+    def _surroundings(self, child: Child, target: Target) -> Surroundings:
+        return Surroundings(
+            alive=lambda: child.poll() is None,
+            interrupted=self.interruption,
+            refresh=target.refresh,
+            throttled=lambda: throttled_periods(child.pid),
+            observe=self.observe,
+        )
+
+    def _write_header(self, pid: int, specs: Sequence[PointSpec]) -> None:
+        self.writer.header(
+            Header(
+                program=f"causal-bpf {causal.__version__}",
+                command=tuple(self.options.command),
+                pid=pid,
+                started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                machine=machine(),
+                options={
+                    "unit": self.options.unit,
+                    "period_ns": self.options.engine.period_ns,
+                    "seed": self.options.seed,
+                    "duration_s": self.options.duration_s,
+                    "repeat": self.options.repeat,
+                    "threshold_ns": self.options.engine.threshold_ns,
+                    "settle_ns": PlanOptions().settle_ns,
+                    "only": list(self.options.only),
+                    "speedups": list(self.options.speedups or ()),
+                },
+                progress_points=tuple(
+                    ProgressPoint(spec.name, spec.text, END_TO_END if spec.kind == END_TO_END else "throughput")
+                    for spec in specs
+                ),
+            )
+        )
+        self.writer.startup(time.monotonic_ns() - self.began_ns)
+
+    def _finish(self, reason: str, child: Child | None, target: Target, pairs: int) -> None:
+        counters = self.engine.counters()
+        samples = self.engine.region_samples()
+        for region in self.subject.table:
+            if samples[region.id]:
+                self.writer.samples(region.name, int(samples[region.id]))
+        run_ns = time.monotonic_ns() - self.began_ns
+        self.writer.runtime(run_ns)
+        self.writer.end(
+            End(
+                reason=reason,
+                exit_status=child.status if child else None,
+                samples=counters["samples"],
+                samples_in_scope=counters["in_scope"],
+                period_ns=self.options.engine.period_ns,
+                run_ns=run_ns,
+                diagnosis=self._diagnosis(counters, pairs),
+                messages=self._messages(counters, target),
+            )
+        )
+
+    def _diagnosis(self, counters: dict[str, int], pairs: int) -> dict[str, Any]:
+        renamed = {"stacks_truncated": "truncated", "signals_voided": "signals_void"}
+        kept = (
+            "unmapped", "threads_lost", "processes_lost", "signals", "signals_lost", "pauses", "pause_ns", "late_ns",
+            "unregistered", "blocked_mask", "small_stack", "forbidden", "wakes_target", "wakes_outside",
+            "wakes_helper", "moved_ns", "leaf_callers", "no_stack", "kernel_mode", "pause_capped",
+        )  # fmt: skip
+        return {
+            "pairs": pairs,
+            **{new: counters[old] for new, old in renamed.items()},
+            **{name: counters[name] for name in kept},
+            "pause_error_p99_ns": quantile_of_powers(self.engine.pause_errors(), 0.99),
+        }
+
+    def _messages(self, counters: dict[str, int], target: Target) -> tuple[str, ...]:
+        messages = [f"{path}: {why}" for path, why in target.unreadable.items()]
+        if self.subject.main.is_stripped and self.options.unit == "function":
+            messages.append(
+                f"{self.subject.main.path} is stripped: only functions it exports can be regions; "
+                "--unit module and --unit thread still work"
+            )
+        refused = sum(counters[name] for name in ("unregistered", "blocked_mask", "small_stack", "forbidden"))
+        if refused > counters["pauses"]:
+            messages.append(
+                "most pauses were not possible (no handler, signal blocked, small signal stack, or seccomp): "
+                "predictions are unreliable"
+            )
+        if counters["threads_lost"]:
+            messages.append(f"{counters['threads_lost']} threads did not fit the table; raise --max-threads")
+        return tuple(messages)
+
+    def _leave(self, child: Child, reason: str) -> Outcome:
+        """The measurement is over: our own child ends with it, unless the user wants to keep it."""
+        self.engine.close()
+        if child.poll() is not None:
+            return Outcome(self.options.output, reason, child.status)
+        if not self.options.keep_running:
+            child.terminate(_TERMINATE_PATIENCE_S, time.sleep)
+        return Outcome(self.options.output, reason, None, child.pid if child.poll() is None else None)
+
+
+def quantile_of_powers(histogram: Sequence[int], q: float) -> int | None:
+    """Upper bound of the bucket that holds the quantile; bucket i counts values below 2**(i+1)."""
+    total = sum(histogram)
+    seen = 0
+    for i, count in enumerate(histogram):
+        seen += count
+        if total and seen >= q * total:
+            return 1 << (i + 1)
+    return None
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers were measured on."""
+    model = ""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return {"kernel": platform.release(), "cpus": os.cpu_count(), "model": model}

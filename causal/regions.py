@@ -1,0 +1,295 @@
+"""What can be virtually sped up: the regions of a run, their names, and the table by which the kernel finds them.
+
+Use:
+
+    scope = Scope(main.path)
+    table = RegionTable("function")
+    table.add_functions(binary for binary in binaries if scope.includes(binary.path))
+    table.ranges, table.slices                # for the kernel: RANGE_DTYPE, path -> (low, high)
+    table.select(["work_*"])                  # --only
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import heapq
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from causal.errors import CausalError, UsageError
+from causal.symbols.demangle import bare_name, base_name, demangle
+from causal.symbols.elf import Binary
+from causal.symbols.functions import FunctionTable
+from causal.symbols.libraries import library_matches
+from causal.symbols.nearest import near_names
+
+RANGE_DTYPE = np.dtype([("start", "<u8"), ("end", "<u8"), ("region", "<u4"), ("pad", "<u4")])
+NO_REGION = 0
+DEFAULT_MAX_RANGES = 1 << 20
+_WHOLE_FILE = (0, 2**64 - 1)
+_SPLIT_OFF = re.compile(r"\.cold(\.\d+)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Something that can be sped up. `id` is its number in the kernel, `binary` the file it is in ("" for threads)."""
+
+    id: int
+    name: str
+    unit: str
+    binary: str
+
+
+class Scope:
+    """The binaries whose code counts.
+
+    `patterns` as `-b` gives them (see library_matches); `!pattern` excludes. Without patterns the main executable
+    alone counts; with exclusions only, everything else does. An exclusion always wins.
+    """
+
+    def __init__(self, main: str, patterns: Sequence[str] = ()) -> None:
+        if any(not pattern.removeprefix("!").strip() for pattern in patterns):
+            raise UsageError("a binary pattern is empty", "give a name such as libc or 'lib*', or !NAME to exclude one")
+        self._main = os.path.realpath(main)
+        self._wanted = [pattern for pattern in patterns if not pattern.startswith("!")]
+        self._excluded = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+
+    def includes(self, path: str) -> bool:
+        if any(library_matches(pattern, path) for pattern in self._excluded):
+            return False
+        if self._wanted:
+            return any(library_matches(pattern, path) for pattern in self._wanted)
+        return bool(self._excluded) or path == self._main or os.path.realpath(path) == self._main
+
+
+class RegionTable:
+    """The regions of one run, all of one unit: "function", "module" or "thread". Ids are dense and never change.
+
+    `max_ranges` is the size of the kernel's table; going beyond raises CausalError.
+    """
+
+    def __init__(self, unit: str, max_ranges: int = DEFAULT_MAX_RANGES) -> None:
+        self.unit = unit
+        self._max_ranges = max_ranges
+        self._regions: list[Region] = []
+        self._by_name: dict[str, Region] = {}
+        self._plain: list[str] = []  # names before they were told apart
+        self._parts: list[NDArray[np.void]] = []
+        self._slices: dict[str, tuple[int, int]] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return len(self._regions)
+
+    def __iter__(self) -> Iterator[Region]:
+        return iter(self._regions)
+
+    def region(self, region_id: int) -> Region:
+        """The region with this id. Raises KeyError for 0 and for ids never given."""
+        if not 1 <= region_id <= len(self._regions):
+            raise KeyError(region_id)
+        return self._regions[region_id - 1]
+
+    @property
+    def ranges(self) -> NDArray[np.void]:
+        """All ranges, shape (n,) of RANGE_DTYPE; within a slice sorted by start and free of overlaps (file offsets)."""
+        if len(self._parts) != 1:
+            self._parts = [np.concatenate([*self._parts, np.empty(0, RANGE_DTYPE)])]
+        return self._parts[0]
+
+    @property
+    def slices(self) -> dict[str, tuple[int, int]]:
+        """Which part of `ranges` is which file's: path -> (low, high), high exclusive. Stays as files are added."""
+        return dict(self._slices)
+
+    def lookup(self, path: str, file_offset: int) -> int:
+        """The region id at a byte of a file, NO_REGION if none: what the kernel's search must answer too."""
+        low, high = self._slices.get(path, (0, 0))
+        part = self.ranges[low:high]
+        row = int(np.searchsorted(part["start"], np.uint64(file_offset), side="right")) - 1
+        return int(part["region"][row]) if row >= 0 and file_offset < part["end"][row] else NO_REGION
+
+    def add_functions(self, binaries: Iterable[Binary]) -> None:
+        """Make every function of these files a region; files already known are passed over.
+
+        Names that files added together have in common, or that an earlier file has taken, become `name@file`.
+        A file without symbols gets an empty slice.
+        """
+        fresh = {binary.path: binary for binary in binaries if binary.path not in self._slices}
+        labelled = {path: _labels(binary.functions) for path, binary in fresh.items()}
+        shared = Counter(label for labels, _ in labelled.values() for label in labels.values())
+        for path, (labels, owner) in labelled.items():
+            functions = fresh[path].functions
+            ids = {}
+            for row, label in labels.items():
+                name = self._free_name(label, path, shared[label] > 1)
+                ids[row] = self._new_region(name, path, demangle(functions.names[row])).id
+            region_ids = np.fromiter((ids[row] for row in owner), np.uint32, len(owner))
+            self._add_ranges(path, *_flatten(functions.start, functions.end, region_ids))
+
+    def add_module(self, path: str) -> Region:
+        """Make a whole mapped file (or "[vdso]", "[anonymous]") one region, named after the file."""
+        if path in self._slices:
+            low, _ = self._slices[path]
+            return self.region(int(self.ranges["region"][low]))
+        label = os.path.basename(path) or path
+        region = self._new_region(path if label in self._by_name else label, path, label)
+        start, end = (np.array([bound], np.uint64) for bound in _WHOLE_FILE)
+        self._add_ranges(path, start, end, np.array([region.id], np.uint32))
+        return region
+
+    def region_for_thread(self, label: str) -> Region:
+        """The region of all threads with this label, made at its first use."""
+        return self._by_name.get(label) or self._new_region(label, "", label)
+
+    def select(self, patterns: Sequence[str]) -> list[Region]:
+        """The regions that `--only` names, in id order. Raises CausalError for a pattern that matches none."""
+        chosen: dict[int, Region] = {}
+        for pattern in patterns:
+            matching = [region for region in self._regions if self.matches(region, (pattern,))]
+            if not matching:
+                raise self._no_such_region(pattern)
+            # `foo` means foo, also where foo@libx.so and foo(int) exist.
+            exact = [region for region in matching if region.name == pattern]
+            chosen.update((region.id, region) for region in exact or matching)
+        return [chosen[region_id] for region_id in sorted(chosen)]
+
+    def matches(self, region: Region, patterns: Sequence[str]) -> bool:
+        """Whether any pattern means this region: its name, a glob, or its name without parameters or `@file`."""
+        for pattern in patterns:
+            if pattern == region.name or fnmatch.fnmatchcase(region.name, pattern):
+                return True
+            if self.unit == "module" and library_matches(pattern, region.binary):
+                return True
+            if self.unit == "function" and _matches_function(pattern, self._plain[region.id - 1]):
+                return True
+        return False
+
+    def _new_region(self, name: str, binary: str, plain: str) -> Region:
+        region = Region(len(self._regions) + 1, name, self.unit, binary)
+        self._regions.append(region)
+        self._plain.append(plain)
+        self._by_name[name] = region
+        return region
+
+    def _free_name(self, label: str, path: str, is_shared: bool) -> str:
+        if not is_shared and label not in self._by_name:
+            return label
+        name = f"{label}@{os.path.basename(path)}"
+        return f"{label}@{path}" if name in self._by_name else name
+
+    def _add_ranges(
+        self, path: str, start: NDArray[np.uint64], end: NDArray[np.uint64], region_ids: NDArray[np.uint32]
+    ) -> None:
+        size = self._size + len(start)
+        if size > self._max_ranges:
+            raise CausalError(
+                f"too many functions in scope: {size} ranges, the table holds {self._max_ranges}",
+                "count fewer binaries with -b, or use --unit module",
+            )
+        part = np.zeros(len(start), RANGE_DTYPE)
+        part["start"], part["end"], part["region"] = start, end, region_ids
+        self._parts.append(part)
+        self._slices[path] = (self._size, size)
+        self._size = size
+
+    def _no_such_region(self, pattern: str) -> CausalError:
+        names = [region.name for region in self._regions]
+        short = {base_name(plain): None for plain in self._plain}
+        near = near_names(pattern, [*names, *short])
+        hint = f"did you mean {', '.join(near)}?" if near else "widen the scope with -b, or choose another unit with -u"
+        return CausalError(f"no {self.unit} in scope is called {pattern}", hint)
+
+
+def _matches_function(pattern: str, plain: str) -> bool:
+    if pattern == plain:
+        return True
+    base = base_name(plain)
+    return pattern in (base, bare_name(base)) or fnmatch.fnmatchcase(base, pattern)
+
+
+def _labels(functions: FunctionTable) -> tuple[dict[int, str], list[int]]:
+    """Names that tell a file's functions apart: row -> label where it is a region, and per row its region's row.
+
+    Equal names get the source file where the symbol table knows it, `name (file.c)`, and then a number, `name#2`.
+    """
+    owner = _owners(functions)
+    rows = [row for row, its_owner in enumerate(owner) if row == its_owner]
+    readable = {row: demangle(functions.names[row]) for row in rows}
+    count = Counter(readable.values())
+    labels: dict[int, str] = {}
+    taken: Counter[str] = Counter()
+    for row, name in readable.items():
+        source = functions.sources[row]
+        label = f"{name} ({source})" if count[name] > 1 and source else name
+        taken[label] += 1
+        labels[row] = label if taken[label] == 1 else f"{label}#{taken[label]}"
+    return labels, owner
+
+
+def _owners(functions: FunctionTable) -> list[int]:
+    """Per row the row it is a part of: compilers move unlikely code of `f` to `f.cold`, which is still f."""
+    owner = list(range(len(functions)))
+    split_off = [row for row, name in enumerate(functions.names) if ".cold" in name and _SPLIT_OFF.search(name)]
+    if not split_off:
+        return owner
+    by_name: dict[str, list[int]] = {}
+    for name, row in functions.all_names():
+        by_name.setdefault(name, []).append(row)
+    for row in split_off:
+        wholes = by_name.get(_SPLIT_OFF.sub("", functions.names[row]), [])
+        same_file = [whole for whole in wholes if functions.sources[whole] in ("", functions.sources[row])]
+        if len(same_file) == 1:
+            owner[row] = same_file[0]
+    return owner
+
+
+def _flatten(
+    start: NDArray[np.uint64], end: NDArray[np.uint64], region_ids: NDArray[np.uint32]
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint32]]:
+    """Cut overlapping ranges (sorted by start) into disjoint ones; a byte goes to the shortest range around it."""
+    if len(start) < 2 or bool(np.all(end[:-1] <= start[1:])):
+        return start, end, region_ids
+    pieces: list[tuple[int, int, int]] = []
+    # A group ends where no earlier range reaches beyond the next start.
+    breaks = np.flatnonzero(np.maximum.accumulate(end)[:-1] <= start[1:]) + 1
+    bounds = [0, *breaks.tolist(), len(start)]
+    starts, ends, ids = start.tolist(), end.tolist(), region_ids.tolist()
+    for low, high in pairwise(bounds):
+        if high - low == 1:
+            pieces.append((starts[low], ends[low], ids[low]))
+        else:
+            pieces.extend(_innermost(starts[low:high], ends[low:high], ids[low:high]))
+    cut = np.array(pieces, np.uint64)
+    return cut[:, 0], cut[:, 1], cut[:, 2].astype(np.uint32)
+
+
+def _innermost(starts: list[int], ends: list[int], ids: list[int]) -> Iterator[tuple[int, int, int]]:
+    """Disjoint pieces of one group of overlapping ranges; neighbouring pieces of a region are joined."""
+    edges = sorted({*starts, *ends})
+    active: list[tuple[int, int, int]] = []  # (length, end, region), shortest first
+    upcoming = 0
+    piece: tuple[int, int, int] | None = None
+    for low, high in pairwise(edges):
+        while upcoming < len(starts) and starts[upcoming] <= low:
+            entry = (ends[upcoming] - starts[upcoming], ends[upcoming], ids[upcoming])
+            heapq.heappush(active, entry)
+            upcoming += 1
+        while active[0][1] <= low:
+            heapq.heappop(active)
+        region = active[0][2]
+        if piece is not None and piece[2] == region:
+            piece = (piece[0], high, region)
+        else:
+            if piece is not None:
+                yield piece
+            piece = (low, high, region)
+    if piece is not None:
+        yield piece

@@ -1,0 +1,183 @@
+"""The report for people: a table that fits the terminal, the verdicts in words, and the diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from causal.analysis.results import Analysis, Diagnosis, Gain, RegionResult, Verdict
+from causal.report.curve import sparkline
+from causal.report.symbols import elide_middle, printable
+
+_LEVELS = (0.25, 0.5, 1.0)
+# Below the first width only the essentials fit; from the second on, the sentence fits into the table.
+_NARROW, _WIDE = 66, 130
+_GAIN_CELLS = 10
+_CURVE_CELLS = 8
+_SENTENCES = 10
+# A margin of more than this (100 points) is no answer.
+_MEANINGLESS = 1.0
+# The smallest gain that fills a curve: without it a table of nothing shows mountains of noise.
+_MIN_SCALE = 0.1
+_SHORT = {
+    Verdict.OPTIMISE: ("optimise", "bold green"),
+    Verdict.NO_EFFECT: ("no effect", "dim"),
+    Verdict.CONTENTION: ("contention", "bold red"),
+    Verdict.PACED: ("paced", "yellow"),
+    Verdict.UNDECIDED: ("undecided", "yellow"),
+}
+
+
+class TableReporter:
+    """Renders to a rich Console, whose width, encoding and colours it respects. Names are never taken as markup."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._ascii = console.options.ascii_only
+        self._width = console.width
+
+    def render(self, analysis: Analysis) -> None:
+        """Writes the tables, one per progress point, and the diagnosis."""
+        for point in analysis.progress_points:
+            results = [result for result in analysis.regions if result.progress_point == point]
+            if results:
+                self._render_point(point, results)
+        self._render_diagnosis(analysis.diagnosis, len(analysis.command) > 0)
+
+    def _render_point(self, point: str, results: Sequence[RegionResult]) -> None:
+        rate = next((result.baseline_rate for result in results if result.baseline_rate is not None), None)
+        title = f"Progress point {self._name(point)}"
+        self._line(title if rate is None else f"{title}: {_rate(rate)} visits/s", style="bold")
+        gains = [p.program_speedup for r in results for p in r.points if p.program_speedup is not None]
+        scale = max([_MIN_SCALE, *gains])
+        if self._width < _NARROW:
+            self._print(self._narrow_table(results))
+        else:
+            self._print(self._full_table(results, scale))
+        if self._width < _WIDE:
+            self._sentences(results)
+        self._line("")
+
+    def _narrow_table(self, results: Sequence[RegionResult]) -> Table:
+        table = _new_table()
+        verdict_cells = max(len(_SHORT[result.verdict][0]) for result in results)
+        rest = self._width - verdict_cells - _GAIN_CELLS - 4
+        table.add_column("region", no_wrap=True)
+        table.add_column("best", justify="right", no_wrap=True, width=_GAIN_CELLS)
+        table.add_column("verdict", no_wrap=True)
+        for result in results:
+            best = None if result.fit is None else self._gain_at(result, result.fit.max_level)
+            table.add_row(self._region(result, max(rest, 6)), self._gain(best), _verdict(result))
+        return table
+
+    def _full_table(self, results: Sequence[RegionResult], scale: float) -> Table:
+        table = _new_table()
+        wide = self._width >= _WIDE
+        verdict_cells = 11 if not wide else self._width // 2 - 10
+        fixed = 5 + len(_LEVELS) * _GAIN_CELLS + _CURVE_CELLS + verdict_cells
+        rest = self._width - fixed - 2 * (3 + len(_LEVELS))
+        table.add_column("region", no_wrap=True)
+        table.add_column("CPU", justify="right", no_wrap=True, width=5)
+        for level in _LEVELS:
+            table.add_column(f"at {level * 100:.0f}%", justify="right", no_wrap=True, width=_GAIN_CELLS)
+        table.add_column("curve", no_wrap=True, width=_CURVE_CELLS)
+        table.add_column("verdict", no_wrap=not wide, overflow="fold")
+        for result in results:
+            share = "" if result.cpu_share is None else f"{result.cpu_share * 100:.0f}%"
+            gains = [self._gain(self._gain_at(result, level)) for level in _LEVELS]
+            curve = Text(sparkline(result.points, scale, _CURVE_CELLS, self._ascii))
+            verdict = Text(self._name(result.explanation), _SHORT[result.verdict][1]) if wide else _verdict(result)
+            table.add_row(self._region(result, max(rest, 6)), Text(share), *gains, curve, verdict)
+        return table
+
+    def _gain_at(self, result: RegionResult, level: float) -> Gain | None:
+        # From the curve where it has levels enough to be shown (one level alone may have been tried twice only), else
+        # as measured; never beyond what was tried.
+        if result.fit is None or level > result.fit.max_level:
+            return None
+        if result.slope is not None:
+            return result.fit.at(level)
+        for point in result.points:
+            if abs(point.speedup - level) < 1e-6 and point.program_speedup is not None and point.ci is not None:
+                return Gain(point.program_speedup, point.ci)
+        return result.fit.at(level)
+
+    def _gain(self, gain: Gain | None) -> Text:
+        if gain is None or gain.margin > _MEANINGLESS:
+            return Text("-" if self._ascii else "\N{EN DASH}", style="dim")
+        half = gain.margin * 100
+        points = gain.gain * 100
+        digits = 0 if abs(points) >= 99.5 or half >= 9.5 else 1
+        sign = "+-" if self._ascii else "\N{PLUS-MINUS SIGN}"
+        text = Text(f"{points:.{digits}f}{sign}{half:.{digits}f}")
+        if gain.ci[0] <= 0 <= gain.ci[1]:
+            text.stylize("dim")
+        return text
+
+    def _region(self, result: RegionResult, width: int) -> Text:
+        return Text(elide_middle(self._name(result.region), width, ".." if self._ascii else "\N{HORIZONTAL ELLIPSIS}"))
+
+    def _sentences(self, results: Sequence[RegionResult]) -> None:
+        notable = [result for result in results if result.verdict is not Verdict.NO_EFFECT]
+        for result in notable[:_SENTENCES]:
+            name = elide_middle(self._name(result.region), 60, ".." if self._ascii else "\N{HORIZONTAL ELLIPSIS}")
+            text = Text.assemble((name, "bold"), f": {self._name(result.explanation)}")
+            self._print(Padding(text, (0, 0, 0, 2), expand=False))
+
+    def _render_diagnosis(self, diagnosis: Diagnosis, known_command: bool) -> None:
+        parts = [_plural(diagnosis.experiments, "experiment"), f"{_plural(diagnosis.regions_tried, 'region')} tried"]
+        if diagnosis.samples is not None:
+            in_scope = f" ({diagnosis.samples_in_scope:,} in scope)" if diagnosis.samples_in_scope is not None else ""
+            parts.append(f"{diagnosis.samples:,} samples{in_scope}")
+        if diagnosis.coverage is not None:
+            parts.append(f"{diagnosis.coverage * 100:.0f}% of them in regions tried")
+        for point, count in diagnosis.visits.items():
+            parts.append(f"{count:,} visits of {self._name(point)}")
+        self._line("; ".join(parts) + ".")
+        losses = self._losses(diagnosis)
+        if losses:
+            self._line(losses, style="dim")
+        if diagnosis.conclusion is not None:
+            self._print(Text.assemble(("Nothing to conclude: ", "bold yellow"), self._name(diagnosis.conclusion)))
+        for message in diagnosis.messages:
+            self._line(f"note: {self._name(message)}")
+
+    def _losses(self, diagnosis: Diagnosis) -> str:
+        parts = []
+        if diagnosis.stacks_truncated is not None:
+            parts.append(f"{diagnosis.stacks_truncated:,} stacks cut off")
+        if diagnosis.signals_lost is not None:
+            parts.append(f"{diagnosis.signals_lost:,} signals lost")
+        if diagnosis.pause_error_p99_ns is not None:
+            parts.append(f"pauses exact to {diagnosis.pause_error_p99_ns / 1e6:.2f} ms (99%)")
+        return f"Losses: {', '.join(parts)}." if parts else ""
+
+    def _name(self, name: str) -> str:
+        return printable(name, self._console.encoding)
+
+    def _line(self, text: str, style: str = "") -> None:
+        self._print(Text(text, style=style))
+
+    def _print(self, renderable: Text | Table | Padding) -> None:
+        self._console.print(renderable, markup=False, highlight=False, emoji=False)
+
+
+def _new_table() -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", collapse_padding=True)
+
+
+def _verdict(result: RegionResult) -> Text:
+    text, style = _SHORT[result.verdict]
+    return Text(text, style=style)
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

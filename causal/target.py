@@ -1,0 +1,133 @@
+"""The processes under test: who is on the clock, what they have mapped, how their threads are called.
+
+The kernel side adopts children by itself; here their address spaces are read and translated into the tables by
+which it turns addresses into regions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from causal.engine import MAPPING, Engine
+from causal.errors import CausalError
+from causal.mappings import Mapping, read_maps
+from causal.regions import RegionTable, Scope
+from causal.symbols.elf import Binary
+
+
+class Target:
+    """Keeps the kernel's picture of the target's processes up to date; call `refresh` a few times a second."""
+
+    def __init__(self, engine: Engine, table: RegionTable, scope: Scope) -> None:
+        self._engine = engine
+        self._table = table
+        self._scope = scope
+        self._versions: dict[int, int] = {}
+        self._layouts: dict[int, tuple[Mapping, ...]] = {}
+        self._binaries: dict[str, Binary | None] = {}
+        self._spaces = 0
+        self._next_mapping = 0
+        self._unmapped = 0
+        self._labels: dict[int, str] = {}
+        self.unreadable: dict[str, str] = {}  # binaries without usable symbols -> why
+
+    def refresh(self) -> None:
+        """Read the mappings of processes that are new, executed another program, or hit addresses unknown to us."""
+        unmapped = self._engine.counters()["unmapped"]
+        grown, self._unmapped = unmapped > self._unmapped, unmapped
+        for tgid, version in self._engine.processes().items():
+            if grown or self._versions.get(tgid) != version:
+                self._versions[tgid] = version
+                self._read_space(tgid)
+            if not os.path.exists(f"/proc/{tgid}"):
+                self._engine.remove_process(tgid)
+                self._versions.pop(tgid, None)
+        if self._table.unit == "thread":
+            self._label_threads()
+
+    def registered(self) -> bool:
+        """Has any process of the target a stub that can pause its threads?"""
+        return any(self._engine.registered(tgid) for tgid in self._engine.processes())
+
+    def _read_space(self, tgid: int) -> None:
+        layout = tuple(read_maps(tgid))
+        if not layout or self._layouts.get(tgid) == layout:
+            return
+        self._layouts[tgid] = layout
+        self._add_regions(layout)
+        rows = np.zeros(len(layout), MAPPING)
+        for row, mapping in zip(rows, layout, strict=True):
+            row["start"], row["end"], row["offset"] = mapping.start, mapping.end, mapping.offset
+            row["lo"], row["hi"] = self._table.slices.get(mapping.path, (0, 0))
+        first, space = self._reserve(len(rows))
+        self._engine.write_space(space, first, rows)
+        self._engine.set_space(tgid, space)
+
+    def _reserve(self, size: int) -> tuple[int, int]:
+        """Room for one more address space. Old ones stay, since a core may be searching them; the oldest go first."""
+        options = self._engine.options
+        if self._next_mapping + size > options.max_mappings:
+            if size > options.max_mappings:
+                raise CausalError(f"a process has {size} executable mappings", "raise --max-mappings")
+            self._next_mapping = 0
+        first = self._next_mapping
+        self._next_mapping += size
+        self._spaces = self._spaces % (options.max_spaces - 1) + 1  # 0 is "not read yet"
+        return first, self._spaces
+
+    def _add_regions(self, layout: Iterable[Mapping]) -> None:
+        before = len(self._table.ranges)
+        for path in {mapping.path for mapping in layout}:
+            if path in self._table.slices or not self._scope.includes(path):
+                continue
+            if self._table.unit == "module":
+                self._table.add_module(path)
+            elif self._table.unit == "function" and (binary := self._binary(path)):
+                self._table.add_functions([binary])
+        if len(self._table.ranges) != before:
+            self._engine.write_ranges(self._table.ranges)
+
+    def _binary(self, path: str) -> Binary | None:
+        if path not in self._binaries:
+            try:
+                self._binaries[path] = Binary.load(path)
+            except CausalError as error:
+                self._binaries[path] = None
+                self.unreadable[path] = error.message
+        return self._binaries[path]
+
+    def _label_threads(self) -> None:
+        for tid, tgid in self._engine.threads():
+            with contextlib.suppress(OSError):
+                label = thread_label(tid, tgid, lambda path: Path(path).read_text().strip())
+                if self._labels.get(tid) != label:
+                    self._labels[tid] = label
+                    self._engine.set_thread_region(tid, self._table.region_for_thread(label).id)
+
+
+def thread_label(tid: int, tgid: int, read: Callable[[str], str]) -> str:
+    """What a thread is called: its own name, or when it kept that of the process, that name and its number.
+
+    Threads of the same name (a pool) are one region. `read` returns the text of a file.
+    """
+    name = read(f"/proc/{tgid}/task/{tid}/comm")
+    if tid == tgid:
+        return f"{name} (main)"
+    return f"{name}/{tid - tgid}" if name == read(f"/proc/{tgid}/comm") else name
+
+
+def main_region_table(unit: str, program: str, engine_ranges: int) -> RegionTable:
+    """A region table that already knows the main executable, so that `--only` can be checked before it starts."""
+    table = RegionTable(unit, engine_ranges)
+    if unit == "function":
+        table.add_functions([Binary.load(program)])
+    elif unit == "module":
+        table.add_module(program)
+    return table
+
+

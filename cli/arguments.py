@@ -1,0 +1,42 @@
+"""Option values that argparse has no type for: durations and lists of speedups."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_STEP = 5
+
+
+def duration(text: str) -> float:
+    """Seconds in `30`, `30s`, `500ms`, `2m` or `1h`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ns|us|ms|s|min|m|h|)", text.strip())
+    if not match or float(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 30s, 500ms or 2m")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def percents(text: str) -> list[int]:
+    """Virtual speedups in percent: `25,50` or `20-50`, which means steps of 5. 0 (the placebo) is always there."""
+    levels: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*%?", part)
+        if not match:
+            raise argparse.ArgumentTypeError(f"{part!r} is not a speedup such as 25 or a range such as 20-50")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not first <= last <= 100:
+            raise argparse.ArgumentTypeError(f"{part!r}: speedups go from 0 to 100 percent")
+        levels.update(range(first, last + 1, _STEP))
+        levels.add(last)
+    levels.discard(0)
+    if not levels:
+        raise argparse.ArgumentTypeError("give at least one speedup above 0")
+    return sorted(levels)
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)

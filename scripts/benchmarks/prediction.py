@@ -1,0 +1,87 @@
+"""What causal-bpf predicts for a case: one `run`, then `report --json`."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .cases import LEVELS, Case
+
+PROGRESS_POINT = "progress"
+FINISH_S = 180
+
+
+class ProfilerFailed(Exception):
+    """The profiler ended with an error, or its report does not answer the question."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A predicted reduction of the time per round with its interval; fractions. None: no number was shown."""
+
+    gain: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """All levels of one region, and the verdict in words."""
+
+    levels: dict[float, Predicted]
+    verdict: str
+    experiments: int
+
+
+def run_command(profiler: Sequence[str], case: Case, duration_s: float, profile: Path) -> list[str]:
+    """The command line that profiles a case."""
+    levels = ",".join(str(round(100 * level)) for level in LEVELS)
+    return [
+        *profiler, "run", "--quiet", "--unit", "function", "--duration", f"{duration_s:g}s", "--only", case.function,
+        "--speedups", levels, "-p", PROGRESS_POINT, "-o", str(profile), "--", *case.command(),
+    ]  # fmt: skip
+
+
+def predict(profiler: Sequence[str], case: Case, duration_s: float, profile: Path) -> Prediction:
+    """Profiles a case and reads the report; raises ProfilerFailed."""
+    profile.unlink(missing_ok=True)
+    _call(run_command(profiler, case, duration_s, profile), duration_s + FINISH_S)
+    return parse_report(_call([*profiler, "report", str(profile), "--json"], FINISH_S), case.function)
+
+
+def _call(command: list[str], timeout_s: float) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ProfilerFailed(str(error)) from error
+    if done.returncode != 0:
+        complaint = done.stderr.strip() or f"exit code {done.returncode}"
+        raise ProfilerFailed(complaint[-500:])
+    return done.stdout
+
+
+def parse_report(text: str, function: str) -> Prediction:
+    """Reads the object that `report --json` prints; raises ProfilerFailed when the region is not in it."""
+    try:
+        report: dict[str, Any] = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ProfilerFailed(f"the report is not JSON: {error}") from error
+    for region in report.get("regions", []):
+        if region["region"] == function and region["progress_point"] == PROGRESS_POINT:
+            return _read_region(region)
+    seen = ", ".join(str(region["region"]) for region in report.get("regions", [])) or "none"
+    raise ProfilerFailed(f"no region {function} in the report (regions: {seen})")
+
+
+def _read_region(region: dict[str, Any]) -> Prediction:
+    levels = {level: Predicted(None, None, None) for level in LEVELS}
+    experiments = 0
+    for point in region["points"]:
+        experiments += int(point.get("experiments") or 0)
+        level = round(float(point["speedup"]), 6)
+        if level in levels:
+            low, high = point.get("ci") or (None, None)
+            levels[level] = Predicted(point.get("program_speedup"), low, high)
+    return Prediction(levels, str(region.get("verdict") or ""), experiments)
