@@ -33,6 +33,7 @@ struct experiment {
 	u64 arm;
 	u64 region;
 	u64 permille;    // the virtual speedup
+	u64 sample_cost_ns; // what a tick costs the thread it interrupts, measured at start-up
 };
 BPF_ARRAY(experiments, struct experiment, 2);
 BPF_ARRAY(generation, u64, 1);
@@ -63,7 +64,8 @@ struct thread {
 	u64 queue_clock;
 	u64 pause_from;  // when the signal was sent
 	u64 pause_seg;   // from here on the pause has not been added to L yet, 0: nothing to add
-	u64 pause_local; // L when the signal was sent
+	u64 pause_ns;    // how much of the pause has been added to L
+	u64 busy_ns;     // since when the pause has kept a core busy, 0: it sleeps
 	u64 cost;
 	u32 tgid;        // 0 until it runs for the first time
 	u32 parent;      // the process that created it
@@ -94,6 +96,7 @@ enum counter {
 	C_SAMPLES,         // of target threads
 	C_IN_SCOPE,        // ... with a region
 	C_SELECTED,        // ... in the selected region
+	C_SELECTED_NS,     // ... and the time they stand for
 	C_KERNEL_MODE,
 	C_TRUNCATED,       // stack ended at the frame limit before a frame in scope
 	C_UNMAPPED,        // innermost frame in no mapping we know
@@ -120,11 +123,25 @@ enum counter {
 	C_PROCESSES_LOST,
 	C_CORE_DEBTS,      // rule 8
 	C_PLACEBO_NS,      // send to return, summed over threads
+	C_IDLE_NS,         // cores idle, or busy with pauses
+	C_IDLE_PAID_NS,    // ... as far as they owed it
 	C_EXPIRED,         // samples that found the deadline passed
 	C_LAST
 };
 #define MAX_COUNTERS 40
 BPF_ARRAY(counters, u64, MAX_COUNTERS);
+
+// A core as something that pauses: what oversubscribed threads owe together (rule 8), and whom interrupts borrow (rule 4).
+struct core {
+	u64 generation;
+	u64 local;   // its L
+	u64 idle_ns; // idle since, 0: it is not
+	u64 run_ns;  // since when the target has run here, 0: it does not, or pauses
+	u64 ran_ns;  // how long it has run since the last sample
+	u64 hard;    // serving a hard interrupt
+	u64 soft;    // serving softirq `soft - 1`
+};
+BPF_PERCPU_ARRAY(cores, struct core, 1);
 
 static __always_inline void count(int which, u64 amount)
 {
@@ -168,9 +185,52 @@ static __always_inline void sync_thread(struct thread *t, struct experiment *x)
 		t->queue_ns = x->began_ns;
 		t->queue_clock = x->base;
 	}
-	t->pause_local = x->base;
+	t->pause_ns = 0;
 	if (t->pause_seg)
 		t->pause_seg = x->began_ns;
+}
+
+static __always_inline struct core *this_core(struct experiment *x)
+{
+	int zero = 0;
+	struct core *core = cores.lookup(&zero);
+
+	if (core && core->generation != x->generation) {
+		core->generation = x->generation;
+		core->local = x->base;
+		if (core->idle_ns)
+			core->idle_ns = x->began_ns;
+		if (core->run_ns)
+			core->run_ns = x->began_ns;
+		core->ran_ns = 0;
+	}
+	return core;
+}
+
+static __always_inline void core_runs(struct core *core, u64 now)
+{
+	core->run_ns = now;
+}
+
+static __always_inline void core_stops(struct core *core, u64 now)
+{
+	if (core->run_ns && now > core->run_ns)
+		core->ran_ns += now - core->run_ns;
+	core->run_ns = 0;
+}
+
+// A core pays what it spends on pauses and what it idles, as far as it owes.
+static __always_inline void core_pays(struct core *core, struct clock *c, u64 time)
+{
+	s64 debt = (s64)(c->granted - core->local);
+
+	if ((s64)time <= 0)
+		return;
+	count(C_IDLE_NS, time);
+	if (debt > 0) {
+		core->local += (s64)time < debt ? time : debt;
+		count(C_IDLE_PAID_NS, (s64)time < debt ? time : debt);
+	}
 }
 
 static __always_inline s64 debt_of(struct thread *t, struct clock *c)

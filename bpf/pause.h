@@ -49,6 +49,7 @@ static __always_inline int obstacle(u32 tgid)
 // Rule 7. To be called where the thread runs no further user instruction before the handler.
 static __always_inline void maybe_pause(struct thread *t, struct clock *c, struct experiment *x, u64 now)
 {
+	struct core *core;
 	int why;
 
 	if (!running(x, c, now) || debt_of(t, c) <= THRESHOLD_NS)
@@ -62,7 +63,8 @@ static __always_inline void maybe_pause(struct thread *t, struct clock *c, struc
 	if (t->flags & F_STUCK)
 		__sync_fetch_and_and(&t->flags, ~(u64)F_STUCK);
 	t->pause_from = t->pause_seg = now;
-	t->pause_local = t->local;
+	t->busy_ns = now;
+	t->pause_ns = 0;
 	__sync_fetch_and_or(&t->flags, F_SENT);
 	if (bpf_send_signal_thread(PAUSE_SIGNAL)) {
 		// One slot per CPU carries signals out of interrupts; when it is taken the next sample tries again.
@@ -71,6 +73,9 @@ static __always_inline void maybe_pause(struct thread *t, struct clock *c, struc
 		count(C_SIGNALS_LOST, 1);
 		return;
 	}
+	core = this_core(x);
+	if (core)
+		core_stops(core, now);
 	count(C_SIGNALS, 1);
 }
 
@@ -81,9 +86,21 @@ static __always_inline bool in_pause(struct thread *t)
 
 static __always_inline void credit_pause(struct thread *t, u64 now)
 {
-	if (t->pause_seg && now > t->pause_seg)
+	if (t->pause_seg && now > t->pause_seg) {
 		t->local += now - t->pause_seg;
+		t->pause_ns += now - t->pause_seg;
+	}
 	t->pause_seg = 0;
+}
+
+// The machinery of a pause (signal, handler, system calls) keeps the core from other threads as the pause itself does not.
+static __always_inline void core_was_busy(struct thread *t, struct clock *c, struct experiment *x, u64 now)
+{
+	struct core *core = this_core(x);
+
+	if (core && t->busy_ns && x->arm > ARM_PLACEBO)
+		core_pays(core, c, now - t->busy_ns);
+	t->busy_ns = 0;
 }
 
 static __always_inline struct answer *claim_answer(struct thread *t, u32 tid)
@@ -166,26 +183,35 @@ static __always_inline void release_answer(struct thread *t, u32 tid)
 // threads, passed on by wakeups like L itself, is how much the critical path lost to signals.
 static __always_inline void end_pause(struct thread *t, u32 tid, struct clock *c, struct experiment *x, u64 now)
 {
+	struct core *core;
+
 	credit_pause(t, now);
+	core_was_busy(t, c, x, now);
 	count(C_PAUSES, 1);
 	if (x->arm == ARM_PLACEBO) {
-		u64 took = t->local - t->pause_local;
 		t->local = c->granted;
-		t->cost += took;
+		t->cost += t->pause_ns;
 		if ((s64)(t->cost - c->cost) > 0)
 			c->cost = t->cost;
-		count(C_PLACEBO_NS, took);
+		count(C_PLACEBO_NS, t->pause_ns);
 	} else if (running(x, c, now)) {
-		count(C_PAUSE_NS, t->local - t->pause_local);
+		count(C_PAUSE_NS, t->pause_ns);
 		record_error(debt_of(t, c));
 	}
+	core = this_core(x);
+	if (core)
+		core_runs(core, now);
 	release_answer(t, tid);
 	__sync_fetch_and_and(&t->flags, ~(u64)(F_SENT | F_PAUSED));
 }
 
 // Signalled, yet it runs something else: the signal was dropped (another thread changed the handler). No pause happened.
-static __always_inline void void_pause(struct thread *t)
+static __always_inline void void_pause(struct thread *t, struct experiment *x, u64 now)
 {
+	struct core *core = this_core(x);
+
+	if (core)
+		core_runs(core, now);
 	t->pause_seg = 0;
 	__sync_fetch_and_and(&t->flags, ~(u64)F_SENT);
 	count(C_SIGNALS_VOID, 1);
@@ -231,7 +257,7 @@ int on_sys_enter(struct bpf_raw_tracepoint_args *ctx)
 	if (number == SYS_RT_SIGRETURN && (t->flags & F_PAUSED))
 		end_pause(t, tid, c, x, now);
 	else if ((t->flags & (F_SENT | F_PAUSED)) == F_SENT)
-		void_pause(t);
+		void_pause(t, x, now);
 	return 0;
 }
 

@@ -96,3 +96,21 @@ static __always_inline void cut_windows(struct experiment *x, struct clock *c, u
 	if (edge == EDGES - 1)
 		c->stopped = x->generation;
 }
+
+// Calls of many functions at once, each known by the cookie of its probe.
+BPF_ARRAY(calls, u64, MAX_CALLS);
+
+// Helper 174, bpf_get_attach_cookie: bcc 0.26 does not declare it.
+static u64 (*attach_cookie)(void *context) = (void *)174;
+
+int on_call(struct pt_regs *ctx)
+{
+	int which = attach_cookie(ctx);
+	struct clock *c = the_clock();
+	struct experiment *x = the_experiment();
+	u64 *value = calls.lookup(&which);
+
+	if (c && x && value && current_thread(c, x))
+		__sync_fetch_and_add(value, 1);
+	return 0;
+}

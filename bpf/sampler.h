@@ -25,14 +25,6 @@ BPF_F_TABLE("array", u32, struct range, ranges, MAX_RANGES, BPF_F_MMAPABLE);
 BPF_F_TABLE("array", u32, u64, region_samples, MAX_REGIONS, BPF_F_MMAPABLE);
 BPF_TABLE("hash", u32, u32, thread_regions, MAX_THREADS); // unit `thread`: given out by user space
 
-struct core {
-	u64 generation;
-	u64 virtual_ns; // rule 8: the largest v of the target threads that left this core
-	u64 hard;       // serving a hard interrupt
-	u64 soft;       // serving softirq `soft - 1`
-};
-BPF_PERCPU_ARRAY(cores, struct core, 1);
-
 struct stack {
 	u64 ip[MAX_FRAMES + 1];
 	u64 leaf_caller;
@@ -186,13 +178,48 @@ static __always_inline u32 region_of_sample(struct bpf_perf_event_data *ctx, str
 	return s ? region_of_stack(ctx, s) : 0;
 }
 
-// Rule 1. The step is the sampling period of this core times the virtual speedup.
-static __always_inline void grant(struct thread *t, struct experiment *x, struct clock *c, u64 period)
+// The time a sample stands for: all that the target ran on this core since the last one. On average that is the period,
+// but pauses begin at ticks, and then a tick is no random moment: what comes after a pause of 0.75 ms is found running
+// at the next tick although it ran for a quarter of the period. The tick cost it as much as any other, so what is too
+// much for its share of the period goes back to thread and core.
+static __always_inline u64 weigh(struct thread *t, struct core *core, struct experiment *x, u64 period, u64 now)
 {
-	u64 step = period * x->permille / 1000;
+	u64 time;
+	s64 excess;
 
-	if (x->arm != ARM_DILATION)
+	if (!core || !core->run_ns) {
+		if (core)
+			core_runs(core, now);
+		return period;
+	}
+	core_stops(core, now);
+	core_runs(core, now);
+	time = core->ran_ns < 4 * period ? core->ran_ns : 4 * period;
+	core->ran_ns = 0;
+	if (x->arm > ARM_PLACEBO) {
+		// BPF has no signed division
+		if (time < period) {
+			excess = x->sample_cost_ns * (period - time) / period;
+		} else {
+			excess = x->sample_cost_ns * (time - period) / period;
+			excess = -excess;
+		}
+		t->local += excess;
+		core->local += excess;
+	}
+	return time;
+}
+
+// Rule 1. The step is the time of the sample times the virtual speedup; the core is spared like the thread.
+static __always_inline void grant(struct thread *t, struct core *core, struct experiment *x, struct clock *c, u64 time)
+{
+	u64 step = time * x->permille / 1000;
+
+	if (x->arm != ARM_DILATION) {
 		__sync_fetch_and_add(&t->local, step);
+		if (core)
+			core->local += step;
+	}
 	__sync_fetch_and_add(&c->granted, step);
 }
 
@@ -201,12 +228,13 @@ static __always_inline void grant(struct thread *t, struct experiment *x, struct
 
 int on_sample(struct bpf_perf_event_data *ctx)
 {
-	u64 now = bpf_ktime_get_ns(), *samples;
+	u64 now = bpf_ktime_get_ns(), *samples, time;
 	u32 tid = bpf_get_current_pid_tgid(), region;
 	bool user = ctx->regs.cs & 3;
 	struct clock *c = the_clock();
 	struct experiment *x = the_experiment();
 	struct thread *t;
+	struct core *core;
 
 	if (!c || !x)
 		return 0;
@@ -216,12 +244,14 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	if (!t)
 		return 0;
 	if (user && (t->flags & (F_SENT | F_PAUSED)) == F_SENT && now - t->pause_from > HANDLER_DEADLINE_NS)
-		void_pause(t);
+		void_pause(t, x, now);
 	if (in_pause(t))
 		return 0;
 	count(C_SAMPLES, 1);
 	if (!user)
 		count(C_KERNEL_MODE, 1);
+	core = this_core(x);
+	time = weigh(t, core, x, ctx->sample_period, now);
 	region = region_of_sample(ctx, t, tid);
 	if (region) {
 		count(C_IN_SCOPE, 1);
@@ -230,8 +260,9 @@ int on_sample(struct bpf_perf_event_data *ctx)
 			__sync_fetch_and_add(samples, 1);
 		if (region == x->region && x->arm > ARM_OFF) {
 			count(C_SELECTED, 1);
+			count(C_SELECTED_NS, time);
 			if (running(x, c, now))
-				grant(t, x, c, ctx->sample_period);
+				grant(t, core, x, c, time);
 			else if (now >= x->deadline_ns)
 				count(C_EXPIRED, 1);
 		}

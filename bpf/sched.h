@@ -4,18 +4,6 @@
 // Waiting for a core shorter than this is the cost of a switch, not a wait.
 #define QUEUE_NOISE_NS 30000
 
-static __always_inline struct core *this_core(struct experiment *x)
-{
-	int zero = 0;
-	struct core *core = cores.lookup(&zero);
-
-	if (core && core->generation != x->generation) {
-		core->generation = x->generation;
-		core->virtual_ns = 0;
-	}
-	return core;
-}
-
 // What remains of a debt after a wait during which G grew: a thread in debt would have paused while it waited anyway.
 static __always_inline s64 after_wait(s64 debt, u64 wait, u64 growth)
 {
@@ -141,15 +129,13 @@ TRACEPOINT_PROBE(sched, sched_waking)
 	return 0;
 }
 
-static __always_inline void leave_core(struct thread *a, long state, struct core *core, struct clock *c, u64 now)
+static __always_inline void leave_core(struct thread *a, long state, struct core *core, struct clock *c, struct experiment *x, u64 now)
 {
 	bool preempted = state == 0 || (state & 0x100); // TASK_REPORT_MAX stands for a preempted runner
-	u64 v = now - a->local;
 
-	if (a->pause_seg && now > a->pause_seg)
-		v -= now - a->pause_seg;
-	if ((s64)(v - core->virtual_ns) > 0 || !core->virtual_ns)
-		core->virtual_ns = v;
+	core_stops(core, now);
+	if (in_pause(a))
+		core_was_busy(a, c, x, now);
 	if (preempted) {
 		if (in_pause(a))
 			credit_pause(a, now);
@@ -162,28 +148,60 @@ static __always_inline void leave_core(struct thread *a, long state, struct core
 	}
 }
 
-// Rule 8. Waiting for a core that the target held pays debts; one that outsiders held does not. And with more runnable
-// threads than cores, a thread cannot run on a core at an earlier virtual time than the one before it.
-static __always_inline void enter_core(struct thread *b, bool target_held, struct core *core, struct clock *c, u64 now)
+// Rule 8. With more runnable threads than cores, pausing one thread only hands its core to the next. So cores owe like
+// threads: a core is spared when it runs the selected region, and pays while it idles. (Pausing cores instead of threads
+// is the idea of SCOZ, 2021.)
+static __always_inline void core_idles(struct core *core, u64 now)
 {
-	s64 debt = debt_of(b, c), core_debt;
+	core->idle_ns = now;
+}
 
-	if (b->queue_ns && target_held && now > b->queue_ns + QUEUE_NOISE_NS)
-		debt = after_wait((s64)(b->queue_clock - b->local), now - b->queue_ns, c->granted - b->queue_clock);
-	if (debt > debt_of(b, c))
-		debt = debt_of(b, c);
-	core_debt = (s64)(c->granted - (now - core->virtual_ns));
-	if (core->virtual_ns && c->runnable > CPUS && core_debt > debt) {
+static __always_inline void core_wakes(struct core *core, struct clock *c, u64 now)
+{
+	if (core->idle_ns)
+		core_pays(core, c, now - core->idle_ns);
+	core->idle_ns = 0;
+}
+
+// Waiting for a core that the target held pays debts as other waiting does; for one that outsiders held it does not. And
+// who waited for a core starts when it became free: it owes at least what the core owes, else the pause of one thread
+// would be the next one's gain. A thread that takes a core at its wakeup is not held up by what ran ahead on it.
+static __always_inline s64 debt_after_queue(struct thread *b, struct core *core, struct clock *c, u64 now)
+{
+	s64 core_debt = (s64)(c->granted - core->local);
+	s64 debt = after_wait((s64)(b->queue_clock - b->local), now - b->queue_ns, c->granted - b->queue_clock);
+
+	if (debt < core_debt) {
 		debt = core_debt;
 		count(C_CORE_DEBTS, 1);
 	}
-	if (debt != debt_of(b, c) && debt >= 0)
-		b->local = c->granted - debt;
+	return debt;
+}
+
+static __always_inline void enter_core(struct thread *b, bool held, bool idle, struct core *core, struct clock *c, u64 now)
+{
+	if (in_pause(b) && idle && b->queue_ns) {
+		// Rule 9 with its exception: a core that had to be woken from idleness for the pausing thread alone is a
+		// cost of the pause, not a wait for others.
+		b->pause_seg = b->queue_ns;
+	} else {
+		if (b->queue_ns && held && now > b->queue_ns + QUEUE_NOISE_NS) {
+			s64 debt = debt_after_queue(b, core, c, now);
+			if (debt >= 0)
+				b->local = c->granted - debt;
+		}
+		if (in_pause(b))
+			b->pause_seg = now;
+	}
+	if (in_pause(b)) {
+		b->busy_ns = now;
+	} else {
+		b->busy_ns = 0;
+		core_runs(core, now);
+	}
 	b->queue_ns = 0;
 	b->block_ns = 0;
 	set_runnable(b, c);
-	if (in_pause(b))
-		b->pause_seg = now;
 }
 
 // Each side on its own: the verifier does not accept what the compiler makes of a test of two pointers.
@@ -200,11 +218,28 @@ static __always_inline bool switch_out(u32 tid, long state, u64 now)
 	if (!core)
 		return false;
 	sync_thread(t, x);
-	leave_core(t, state, core, c, now);
+	leave_core(t, state, core, c, x, now);
 	return true;
 }
 
-static __always_inline void switch_in(u32 tid, bool target_held, u64 now)
+static __always_inline void switch_idle(u32 prev, u32 next, u64 now)
+{
+	struct clock *c = the_clock();
+	struct experiment *x = the_experiment();
+	struct core *core;
+
+	if (!c || !x)
+		return;
+	core = this_core(x);
+	if (!core)
+		return;
+	if (!prev)
+		core_wakes(core, c, now);
+	if (!next)
+		core_idles(core, now);
+}
+
+static __always_inline void switch_in(u32 tid, bool held, bool idle, u64 now)
 {
 	struct thread *t = threads.lookup(&tid);
 	struct clock *c = the_clock();
@@ -217,7 +252,7 @@ static __always_inline void switch_in(u32 tid, bool target_held, u64 now)
 	if (!core)
 		return;
 	sync_thread(t, x);
-	enter_core(t, target_held, core, c, now);
+	enter_core(t, held, idle, core, c, now);
 }
 
 TRACEPOINT_PROBE(sched, sched_switch)
@@ -227,8 +262,9 @@ TRACEPOINT_PROBE(sched, sched_switch)
 
 	if (args->prev_pid)
 		held = switch_out(args->prev_pid, args->prev_state, now);
+	switch_idle(args->prev_pid, args->next_pid, now);
 	if (args->next_pid)
-		switch_in(args->next_pid, held, now);
+		switch_in(args->next_pid, held, !args->prev_pid, now);
 	return 0;
 }
 

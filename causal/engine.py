@@ -6,7 +6,6 @@ The only module that imports bcc. Times are monotonic nanoseconds; `G` is the gl
 from __future__ import annotations
 
 import ctypes
-import enum
 import mmap
 import os
 import platform
@@ -24,9 +23,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from causal import kernel_calls
 from causal.btf import task_offsets
 from causal.errors import CausalError
 from causal.perf_events import CpuClock, online_cpus, spread_periods
+from causal.windows import Arm, EngineOptions, PointReading, WindowPlan, WindowReading
 
 BPF_DIRECTORY = Path(__file__).resolve().parent.parent / "bpf"
 PAUSE_SIGNAL = signal.SIGURG
@@ -45,71 +46,6 @@ _INTERRUPTS = (
     "irq_vectors:threshold_apic", "irq_vectors:deferred_error_apic",
 )  # fmt: skip
 _SETTLED_LOAD_S = 0.01
-
-
-class Arm(enum.IntEnum):
-    """What the clock does in a window; as in bpf/clock.h."""
-
-    OFF = 0
-    PLAIN = 1
-    PLACEBO = 2
-    TREATED = 3
-    DILATION = 4
-
-
-@dataclass(frozen=True)
-class EngineOptions:
-    """Sizes and thresholds, with defaults for a large program. All times in ns."""
-
-    period_ns: int = 1_000_000
-    threshold_ns: int = 50_000
-    pause_slack_ns: int = 20_000
-    max_pause_ns: int = 200_000_000
-    max_threads: int = 16_384
-    max_processes: int = 1_024
-    max_regions: int = 262_144
-    max_ranges: int = 524_288
-    max_mappings: int = 65_536
-    max_spaces: int = 1_024
-    max_points: int = 16
-    max_frames: int = 48
-    max_answers: int = 8_192
-
-
-@dataclass(frozen=True)
-class WindowPlan:
-    """One window to measure. `region` is an id of the region table, `speedup` a fraction, times in ns."""
-
-    arm: Arm
-    region: int
-    speedup: float
-    settle_ns: int
-    length_ns: int
-
-
-@dataclass(frozen=True)
-class PointReading:
-    """Visits of one progress point in a window; first and last in effective ns since its start."""
-
-    visits: int
-    half_visits: int
-    first_ns: int | None
-    last_ns: int | None
-
-
-@dataclass(frozen=True)
-class WindowReading:
-    """What the kernel cut at the edges of one window."""
-
-    start_ns: int
-    wall_ns: int
-    delay_ns: int
-    effective_ns: int
-    half_effective_ns: int
-    selected_samples: int
-    samples: int
-    counters: dict[str, int]
-    points: list[PointReading]
 
 
 @dataclass
@@ -167,6 +103,17 @@ def _minimal_alternate_stack() -> int:
     return int(ctypes.CDLL(None).getauxval(51) or 2048) + 4096
 
 
+@dataclass
+class CallCounter:
+    """Attached probes that count; `close` detaches them."""
+
+    _link: int
+    counts: Callable[[], list[int]]
+
+    def close(self) -> None:
+        os.close(self._link)
+
+
 class Engine:
     """Load with `load()`, name the target with `add_process`, then `begin` windows and `poll` their readings.
 
@@ -184,6 +131,7 @@ class Engine:
         self._plan: WindowPlan | None = None
         self._generation = 0
         self._open_start: Any = None
+        self.sample_cost_ns = 0  # what a tick costs the thread it interrupts; see causal/calibration.py
         self._loaded: _Loaded | None = None
 
     def __enter__(self) -> Engine:
@@ -243,6 +191,7 @@ class Engine:
             "MAX_MAPPINGS": options.max_mappings,
             "MAX_SPACES": options.max_spaces,
             "MAX_POINTS": options.max_points,
+            "MAX_CALLS": options.max_calls,
             "MAX_FRAMES": options.max_frames,
             "MAX_ANSWERS": options.max_answers,
             "ANSWER_PROBES": 32,
@@ -266,6 +215,14 @@ class Engine:
             for suffix, function in (("exit", "on_interrupt_end"), ("entry", "on_interrupt")):
                 if f"{event}_{suffix}" in known:
                     bpf.attach_tracepoint(tp=f"{event}_{suffix}", fn_name=function)
+
+    def set_period(self, period_ns: int) -> None:
+        """Sample at about this period from now on."""
+        self.options = replace(self.options, period_ns=period_ns)
+        for clock in self._clocks:
+            clock.close()
+        self._clocks.clear()
+        self._attach_samplers(self._kernel.bpf)
 
     def _attach_samplers(self, bpf: Any) -> None:
         program = bpf.load_func("on_sample", bpf.PERF_EVENT)
@@ -351,14 +308,41 @@ class Engine:
         self._kernel.bpf.uprobe_fds[name.encode()] = fd  # bcc detaches it
         self._probe_events.append(name)
 
+    def start_counting_calls(self, path: str, file_offsets: Sequence[int]) -> CallCounter:
+        """Count how often the target executes the instructions at these offsets of one file, until closed.
+
+        Raises OSError where the kernel has no uprobe_multi links (they came with 6.6, kernel commit 89ae89f53d20).
+        """
+        from bcc import BPF
+
+        bpf = self._kernel.bpf
+        with _captured_output():
+            program = bpf.load_func("on_call", BPF.KPROBE, attach_type=kernel_calls.TRACE_UPROBE_MULTI)
+        counts = bpf["calls"]
+        counts.clear()
+        link = kernel_calls.link_uprobes(program.fd, path, file_offsets)
+        return CallCounter(link, lambda: [int(counts[i].value) for i in range(len(file_offsets))])
+
+    def tick(self, on: bool) -> None:
+        """Start or stop the sampling ticks of all cores, outside of windows."""
+        for clock in self._clocks:
+            clock.start() if on else clock.stop()
+
+    def reset(self) -> None:
+        """Forget all threads and what was counted, as if just loaded."""
+        bpf = self._kernel.bpf
+        bpf["threads"].clear()
+        bpf["clocks"][ctypes.c_int(0)] = bpf["clocks"].Leaf()
+        for i in range(len(self._counter_names)):
+            bpf["counters"][ctypes.c_int(i)] = ctypes.c_uint64(0)
+
     # --- windows -----------------------------------------------------------------------------------------------------
 
     def begin(self, plan: WindowPlan) -> int:
         """Start a window; returns when it will have ended, in monotonic ns. The clock is off between windows."""
         kernel = self._kernel
         self.stop()
-        for clock in self._clocks:
-            clock.stop()
+        self.tick(False)
         clock_state = kernel.bpf["clocks"][0]
         now = time.monotonic_ns()
         start = now + plan.settle_ns
@@ -384,22 +368,21 @@ class Engine:
         leaf.base, leaf.cost_base, leaf.began_ns, leaf.deadline_ns = base, cost_base, began_ns, deadline_ns
         leaf.edge_ns[:] = list(edges)
         leaf.arm, leaf.region, leaf.permille = int(plan.arm), plan.region, round(plan.speedup * 1000)
+        leaf.sample_cost_ns = self.sample_cost_ns
         table[ctypes.c_int(self._generation & 1)] = leaf
         self._kernel.bpf["generation"][ctypes.c_int(0)] = ctypes.c_uint64(self._generation)
 
     def begin_open(self, plan: WindowPlan) -> None:
         """Start a window whose end nobody knows yet (one execution of a program); see `extend` and `end_open`."""
         self.stop()
-        for clock in self._clocks:
-            clock.stop()
+        self.tick(False)
         self._plan = plan
         self._open_start = self._cut_here()
         far = 1 << 62
         state = self._kernel.bpf["clocks"][0]
         now = time.monotonic_ns()
         self._publish(state.granted, state.cost, now, now + plan.length_ns, (far, far, far), plan)
-        for clock in self._clocks:
-            clock.start()
+        self.tick(True)
 
     def extend(self, length_ns: int) -> None:
         """Move the deadline of an open window: it ends `length_ns` from now unless moved again."""
@@ -446,9 +429,7 @@ class Engine:
             return int((cut.cost - start.cost) if placebo else (cut.granted - start.granted))
 
         wall = end.now_ns - start.now_ns
-        counters = {
-            name: int(end.counters[i] - start.counters[i]) for i, name in enumerate(self._counter_names)
-        }
+        counters = {name: int(end.counters[i] - start.counters[i]) for i, name in enumerate(self._counter_names)}
         origin = start.now_ns - (start.cost if placebo else start.granted)
         return WindowReading(
             start_ns=start.now_ns,
@@ -457,6 +438,7 @@ class Engine:
             effective_ns=wall - taken(end),
             half_effective_ns=middle.now_ns - start.now_ns - taken(middle),
             selected_samples=counters["selected"],
+            selected_ns=counters["selected_ns"],
             samples=counters["in_scope"],
             counters=counters,
             points=[_point(start, middle, end, i, origin) for i in range(self.options.max_points)],

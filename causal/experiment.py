@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from causal.engine import Arm, EngineOptions, WindowPlan, WindowReading
 from causal.planning import Lengths, Pair, Planner, stretch
 from causal.profile import Arm as ArmName
 from causal.profile import ProfileWriter, Visits, Window
 from causal.profile import Region as RegionRecord
 from causal.regions import Region, RegionTable
+from causal.windows import Arm, EngineOptions, WindowPlan, WindowReading
 
 ARM_NAMES: dict[Arm, ArmName] = {
     Arm.TREATED: "treated", Arm.PLACEBO: "placebo", Arm.DILATION: "dilation", Arm.PLAIN: "plain",
@@ -27,6 +27,8 @@ _REFRESH_S = 0.05
 # The last edge is cut by a tick; ticks that do not come for so long are not coming.
 _PATIENCE_NS = 2_000_000_000
 _LOOK_NS = 500_000_000
+# A dilation window at a low level could not show much.
+_LEAST_DOSE = 0.5
 
 
 class Kernel(Protocol):
@@ -178,16 +180,19 @@ class Experiments:
         readings: dict[Arm, WindowReading] = {}
         for arm in pair.arms:
             self._report(f"{name} {pair.level:.0%} {ARM_NAMES[arm]}")
-            factor = stretch(arm, self._cpus.get(pair.region, 1.0), pair.level)
+            level = max(pair.level, _LEAST_DOSE) if arm is Arm.DILATION else pair.level
+            factor = stretch(arm, self._cpus.get(pair.region, 1.0), level)
             settle_ns = int(self.lengths.settle_ns(pair.region) * factor)
             length_ns = self._within_budget(int(self.lengths.window_ns() * factor), 1 / len(pair.arms))
-            speedup = pair.level  # the placebo keeps the same clock, so that the same threads are signalled
+            # The placebo keeps the same clock, so that the same threads are signalled. In dilation the region pauses
+            # too and then runs at every tick: it needs less for the clock to grow as fast as in the treated window.
+            speedup = level / factor if arm is Arm.DILATION else level
             throttled = self.world.throttled()
             reading = self._measure(WindowPlan(arm, pair.region, speedup, settle_ns, length_ns))
             if reading is None:
                 return False
             void = "cgroup CPU quota throttled the target" if self.world.throttled() > throttled else None
-            self._record(arm, pair, reading, settle_ns, void)
+            self._record(arm, replace(pair, level=level), reading, settle_ns, void)
             readings[arm] = reading
             self._learn(arm, pair, reading)
         self._estimate_roughly(pair, readings)
@@ -209,7 +214,7 @@ class Experiments:
     def _learn(self, arm: Arm, pair: Pair, reading: WindowReading) -> None:
         if arm is Arm.PLACEBO:
             self._observe_rates(reading)
-            self._cpus[pair.region] = busy_cpus(reading, self.kernel.options.period_ns)
+            self._cpus[pair.region] = busy_cpus(reading)
         if not self.points:
             return
         first, wall = reading.points[0].half_visits, reading.effective_ns
@@ -227,8 +232,7 @@ class Experiments:
         if region:
             self.writer.region(RegionRecord(region.name, region.unit, region.binary or None))
         self.windows += 1
-        period_ns = self.kernel.options.period_ns
-        window = window_record(arm, pair, region, reading, settle_ns, void, self.points, period_ns)
+        window = window_record(arm, pair, region, reading, settle_ns, void, self.points)
         self.writer.window(window)
         for visits in window.points:
             self.visits[visits.name] = self.visits.get(visits.name, 0) + visits.delta
@@ -256,9 +260,9 @@ class Experiments:
         self.world.observe(Status(elapsed, duration, activity, dict(self.lengths.rates), self.pairs, best[:5]))
 
 
-def busy_cpus(reading: WindowReading, period_ns: int) -> float:
+def busy_cpus(reading: WindowReading) -> float:
     """How many CPUs the selected region kept busy."""
-    return reading.selected_samples * period_ns / max(reading.wall_ns, 1)
+    return reading.selected_ns / max(reading.wall_ns, 1)
 
 
 def window_record(
@@ -269,7 +273,6 @@ def window_record(
     settle_ns: int,
     void: str | None,
     points: Sequence[str],
-    period_ns: int,
 ) -> Window:
     """A reading as the profile keeps it; `points` names the first of its points."""
     visits = (
@@ -289,7 +292,7 @@ def window_record(
         settle_ns=settle_ns,
         selected_samples=reading.selected_samples,
         samples=reading.samples,
-        cpus=busy_cpus(reading, period_ns),
+        cpus=busy_cpus(reading),
         points=tuple(visits),
         half_effective_ns=reading.half_effective_ns,
         audit=audit(reading.counters),
@@ -300,11 +303,12 @@ def window_record(
 def audit(counters: Mapping[str, int]) -> dict[str, Any]:
     """The part of a window's counters that says whether the clock did what it should, under the profile's names."""
     names = {
-        "pause_ns": "paid_ns", "wait_paid_ns": "waited_ns", "late_ns": "late_ns", "early_ns": "forgiven_ns",
+        "pause_ns": "paid_ns", "wait_paid_ns": "waited_ns", "late_ns": "late_ns", "early_ns": "short_ns",
         "moved_ns": "moved_ns", "signals": "signals", "signals_lost": "signals_lost", "signals_void": "voided",
         "pauses": "pauses", "pause_capped": "capped", "placebo_ns": "placebo_ns", "unregistered": "unregistered",
         "blocked_mask": "blocked_mask", "small_stack": "small_stack", "forbidden": "forbidden",
         "wakes_target": "wakes_target", "wakes_outside": "wakes_outside", "core_debts": "core_debts",
+        "idle_ns": "idle_ns", "idle_paid_ns": "idle_paid_ns",
         "selected": "exempted_samples",
     }  # fmt: skip
     return {new: counters.get(old, 0) for old, new in names.items()}

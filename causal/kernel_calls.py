@@ -10,13 +10,14 @@ import ctypes
 import os
 import platform
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 PERF_TYPE_HARDWARE, PERF_COUNT_HW_CPU_CYCLES = 0, 0
 PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK = 1, 0
 BPF_F_MMAPABLE = 1 << 10
 PROG_TYPE_KPROBE, PROG_TYPE_PERF_EVENT = 2, 7
+TRACE_UPROBE_MULTI = 48  # BPF_TRACE_UPROBE_MULTI
 HELPER_SEND_SIGNAL_THREAD = 117
 HELPER_GET_CURRENT_TASK_BTF = 158
 HELPER_TASK_PT_REGS = 175
@@ -25,7 +26,6 @@ _NUMBERS = {"x86_64": {"bpf": 321, "perf_event_open": 298}, "aarch64": {"bpf": 2
 _CAPABILITY_BITS = {"CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38, "CAP_BPF": 39}
 _MAP_CREATE, _PROG_LOAD, _LINK_CREATE = 0, 5, 28
 _MAP_TYPE_ARRAY = 2
-_TRACE_UPROBE_MULTI = 48
 _ATTR_SIZE = 128
 _PERF_FLAG_FD_CLOEXEC = 8
 
@@ -86,16 +86,27 @@ def load_program(program_type: int, body: Iterable[bytes] = (), attach_type: int
     return _bpf(_PROG_LOAD, attributes)
 
 
+def link_uprobes(program: int, path: str, file_offsets: Sequence[int]) -> int:
+    """Attach a program to many places of a file with one link, whose descriptor is returned; closing it detaches.
+
+    The program reads the index of the place as its cookie.
+    """
+    count = len(file_offsets)
+    name = ctypes.create_string_buffer(os.fsencode(path))
+    offsets = (ctypes.c_uint64 * count)(*file_offsets)
+    cookies = (ctypes.c_uint64 * count)(*range(count))
+    attributes = ctypes.create_string_buffer(_ATTR_SIZE)
+    struct.pack_into("=4I", attributes, 0, program, 0, TRACE_UPROBE_MULTI, 0)
+    addresses = (ctypes.addressof(name), ctypes.addressof(offsets), 0, ctypes.addressof(cookies))
+    struct.pack_into("=4Q3I", attributes, 16, *addresses, count, 0, 0)
+    return _bpf(_LINK_CREATE, attributes)
+
+
 def create_uprobe_multi_link(path: str) -> None:
     """Try to attach a program that does nothing at offset 0 of `path` with one uprobe_multi link; detaches at once."""
-    program = load_program(PROG_TYPE_KPROBE, attach_type=_TRACE_UPROBE_MULTI)
+    program = load_program(PROG_TYPE_KPROBE, attach_type=TRACE_UPROBE_MULTI)
     try:
-        name = ctypes.create_string_buffer(os.fsencode(path))
-        offsets = ctypes.create_string_buffer(8)
-        attributes = ctypes.create_string_buffer(_ATTR_SIZE)
-        struct.pack_into("=4I", attributes, 0, program, 0, _TRACE_UPROBE_MULTI, 0)
-        struct.pack_into("=4Q3I", attributes, 16, ctypes.addressof(name), ctypes.addressof(offsets), 0, 0, 1, 0, 0)
-        os.close(_bpf(_LINK_CREATE, attributes))
+        os.close(link_uprobes(program, path, [0]))
     finally:
         os.close(program)
 

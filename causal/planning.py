@@ -13,13 +13,14 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from causal.engine import Arm
+from causal.windows import Arm
 
 # Below this share of the samples a region is not worth an experiment: even gone, the program would gain less than that.
 MIN_SHARE = 0.01
 # Coarse to fine: a run takes the finest of these that still gives every level a few pairs.
 LADDERS: tuple[tuple[int, ...], ...] = ((25, 50, 75, 100), tuple(range(10, 101, 10)), tuple(range(5, 101, 5)))
 PAIRS_PER_LEVEL = 4
+_FIRST_CHECKS = range(3)
 
 
 @dataclass(frozen=True)
@@ -145,8 +146,9 @@ class Planner:
         fewest = min(used[level] for level in self._levels)
         level = self._rng.choice([level for level in self._levels if used[level] == fewest])
         arms = [Arm.TREATED, Arm.PLACEBO]
-        # The third arm goes first to the pairs that can show most: the check needs few of them.
-        if self._pairs[region] % self.options.dilation_every == 1:
+        # The check comes early, because without it no number is worth showing, and then now and then.
+        before = self._pairs[region]
+        if before in _FIRST_CHECKS or before % self.options.dilation_every == 0:
             arms.append(Arm.DILATION)
         self._rng.shuffle(arms)
         self._pairs[region] += 1

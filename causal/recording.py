@@ -19,8 +19,9 @@ from typing import Any
 
 import causal
 from causal import capabilities
+from causal.calibration import choose_period, measure_sample_cost
 from causal.child import Child, Owner, Preload, invoking_user
-from causal.engine import PAUSE_SIGNAL, Engine, EngineOptions
+from causal.engine import PAUSE_SIGNAL, Engine
 from causal.errors import CausalError, UsageError
 from causal.experiment import Experiments, Status, Surroundings
 from causal.planning import Planner, PlanOptions
@@ -33,6 +34,7 @@ from causal.symbols.elf import Binary
 from causal.symbols.executables import find_command, resolve_executable
 from causal.symbols.libraries import libraries_of
 from causal.target import Target, main_region_table
+from causal.windows import EngineOptions
 
 UNITS = ("function", "module", "thread")
 _TERMINATE_PATIENCE_S = 5.0
@@ -40,7 +42,7 @@ _TERMINATE_PATIENCE_S = 5.0
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What `run` was asked to do. Durations in seconds, speedups in percent; None leaves it to the program."""
+    """What `run` was asked to do. Durations in seconds, speedups in percent; None leaves the choice to us."""
 
     command: Sequence[str]
     output: Path
@@ -51,6 +53,7 @@ class RunOptions:
     speedups: Sequence[int] | None = None
     duration_s: float | None = None
     repeat: int | None = None
+    period_ns: int | None = None
     seed: int | None = None
     force: bool = False
     keep_running: bool = False
@@ -154,6 +157,8 @@ def record(
     began_ns = time.monotonic_ns()
     with Engine(options.engine, rng) as engine, ProfileWriter(options.output, options.force) as writer:
         engine.load(len(subject.specs))
+        engine.sample_cost_ns = measure_sample_cost(engine)
+        engine.set_period(options.period_ns or choose_period(engine.sample_cost_ns))
         engine.write_ranges(subject.table.ranges)
         for number, probes in enumerate(subject.probes.values()):
             for probe in probes:
@@ -252,10 +257,11 @@ class _Recorder:
                 machine=machine(),
                 options={
                     "unit": self.options.unit,
-                    "period_ns": self.options.engine.period_ns,
+                    "period_ns": self.engine.options.period_ns,
                     "seed": self.options.seed,
                     "duration_s": self.options.duration_s,
                     "repeat": self.options.repeat,
+                    "sample_cost_ns": self.engine.sample_cost_ns,
                     "threshold_ns": self.options.engine.threshold_ns,
                     "settle_ns": PlanOptions().settle_ns,
                     "only": list(self.options.only),
@@ -283,7 +289,7 @@ class _Recorder:
                 exit_status=child.status if child else None,
                 samples=counters["samples"],
                 samples_in_scope=counters["in_scope"],
-                period_ns=self.options.engine.period_ns,
+                period_ns=self.engine.options.period_ns,
                 run_ns=run_ns,
                 diagnosis=self._diagnosis(counters, pairs),
                 messages=self._messages(counters, target),

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from causal.child import Child
-from causal.engine import Arm, Engine, PointReading, WindowPlan, WindowReading
+from causal.engine import Engine
 from causal.experiment import Status, window_record
 from causal.planning import Pair, Planner
 from causal.profile import ProfileWriter
 from causal.profile import Region as RegionRecord
 from causal.regions import RegionTable
+from causal.windows import Arm, PointReading, WindowPlan, WindowReading
 
 END_TO_END = "end-to-end"
 _REFRESH_S = 0.02
@@ -87,8 +88,7 @@ class Repetitions:
         region = self.table.region(pair.region) if pair.region else None
         if region:
             self.writer.region(RegionRecord(region.name, region.unit, region.binary or None))
-        period_ns = self.engine.options.period_ns
-        self.writer.window(window_record(arm, pair, region, reading, 0, None, [END_TO_END], period_ns))
+        self.writer.window(window_record(arm, pair, region, reading, 0, None, [END_TO_END]))
 
     def _report(self, arm: Arm, region: int, level: float) -> None:
         name = f"{self.table.region(region).name} {level:.0%} " if region else ""

@@ -129,5 +129,3 @@ def main_region_table(unit: str, program: str, engine_ranges: int) -> RegionTabl
     elif unit == "module":
         table.add_module(program)
     return table
-
-

@@ -18,7 +18,7 @@ _REDRAW_S = 0.2
 
 
 class LiveProgress:
-    """A few lines on stderr, redrawn in place: time left, current experiment, visits per second, best regions so far."""
+    """A few lines on stderr, redrawn in place: time left, current experiment, visit rates, best regions so far."""
 
     def __init__(self, quiet: bool) -> None:
         self._console = Console(stderr=True, markup=False, emoji=False, highlight=False)
@@ -55,6 +55,8 @@ def render(status: Status) -> Group:
         lines.append(Text(f"  {rate:9.1f} visits/s of {name}", overflow="ellipsis", no_wrap=True))
     for region, gain, pairs in status.best[:3]:
         lines.append(
-            Text(f"  {gain:+9.0%} per 100 % of {region} (rough, {pairs})", style="dim", overflow="ellipsis", no_wrap=True)
+            Text(
+                f"  {gain:+9.0%} per 100 % of {region} (rough, {pairs})", style="dim", overflow="ellipsis", no_wrap=True
+            )
         )
     return Group(*lines)

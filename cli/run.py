@@ -58,7 +58,9 @@ class RunCommand:
         how = parser.add_argument_group("how long and how")
         how.add_argument("--duration", type=duration, metavar="T", help="stop after T (30s, 2m); default: when it ends")
         how.add_argument("--seed", type=int, help="make the choice of experiments repeatable")
-        how.add_argument("--period", type=duration, default=0.001, metavar="T", help="sampling period (default: 1ms)")
+        how.add_argument(
+            "--period", type=duration, metavar="T", help="sampling period (default: as 5%% of a CPU allows)"
+        )
         how.add_argument("--max-pause", type=duration, default=0.2, metavar="T", help="longest pause (default: 200ms)")
         how.add_argument("--max-threads", type=positive, default=16384, metavar="N", help=argparse.SUPPRESS)
         how.add_argument("--max-ranges", type=positive, default=524288, metavar="N", help=argparse.SUPPRESS)
@@ -95,16 +97,16 @@ class RunCommand:
 
 
 def _options(args: argparse.Namespace) -> RunOptions:
-    from causal.engine import EngineOptions
     from causal.recording import RunOptions
+    from causal.windows import EngineOptions
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         raise UsageError("no command to run", "put it behind --: causal-bpf run -p FUNCTION -- ./program ARGS")
     if args.repeat and args.progress:
         raise UsageError("--repeat measures end to end and needs no -p", "give one of them")
-    if not 50e-6 <= args.period <= 0.1:
-        raise UsageError("--period must lie between 50us and 100ms", "1ms suits most programs")
+    if args.period and not 50e-6 <= args.period <= 0.1:
+        raise UsageError("--period must lie between 50us and 100ms", "leave it out, or try 1ms")
     return RunOptions(
         command=command,
         output=args.output or _default_output(command[0]),
@@ -115,11 +117,11 @@ def _options(args: argparse.Namespace) -> RunOptions:
         speedups=args.speedups,
         duration_s=args.duration,
         repeat=args.repeat,
+        period_ns=round(args.period * 1e9) if args.period else None,
         seed=args.seed,
         force=args.force,
         keep_running=args.keep_running,
         engine=EngineOptions(
-            period_ns=round(args.period * 1e9),
             max_pause_ns=round(args.max_pause * 1e9),
             max_threads=args.max_threads,
             max_ranges=args.max_ranges,
@@ -186,5 +188,3 @@ def _exit_code(outcome: Outcome) -> int:
     if outcome.status is not None:
         return outcome.status
     return 128 + signal.SIGINT if outcome.reason == "interrupt" else 0
-
-

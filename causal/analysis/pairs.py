@@ -14,8 +14,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 Bools = npt.NDArray[np.bool_]
 
-# Below this many visits per window, counting whole visits is the main source of noise.
-_RARE_VISITS = 10.0
+# Below this many visits per window, counting whole visits is a source of noise worth avoiding.
+_RARE_VISITS = 300.0
 # Squared coefficient of variation of the time between visits: 0 for a metronome, 1 for a Poisson process.
 _REGULAR_CV2 = 0.5
 # With more pairs than this without two visits in each window, leaving those out would bias the rest.

@@ -64,9 +64,7 @@ def make_rows(case: Case, prediction: Prediction, truth: dict[float, Truth]) -> 
         predicted = prediction.levels.get(level, Predicted(None, None, None))
         true = truth[level]
         rows.append(
-            Row(
-                case.name, case.function, level, predicted.gain, predicted.low, predicted.high, true.gain, true.spread
-            )
+            Row(case.name, case.function, level, predicted.gain, predicted.low, predicted.high, true.gain, true.spread)
         )
     return rows
 
@@ -91,9 +89,7 @@ def measure_case(case: Case, options: argparse.Namespace, rng: random.Random, di
     try:
         rates = [measure_repetition(case, options.truth_seconds, rng) for _ in range(before)]
         prediction = predict(options.causal_bpf, case, options.duration, profile)
-        rates += [
-            measure_repetition(case, options.truth_seconds, rng) for _ in range(options.repetitions - before)
-        ]
+        rates += [measure_repetition(case, options.truth_seconds, rng) for _ in range(options.repetitions - before)]
     except (ProfilerFailed, ValueError, OSError, subprocess.TimeoutExpired) as error:
         return Outcome(case, failure=" ".join(str(error).split()))
     rows = make_rows(case, prediction, combine(rates))

@@ -225,7 +225,7 @@ def test_rare_irregular_visits_are_counted():
 
 
 def test_frequent_visits_are_counted():
-    data = collect_pairs(periodic_windows(3, 0.4, 50, "regular"), "point")
+    data = collect_pairs(periodic_windows(3, 0.4, 500, "regular"), "point")
     assert np.array_equal(data.visits_treated, data.counted_treated)
 
 

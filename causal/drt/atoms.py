@@ -1,0 +1,184 @@
+"""Atoms: what is clustered. Traces with the same internals are one atom when one line fits them, else one each.
+
+Internals explain, so traces that called the same functions should get the same label; that also settles the traces
+where two lines meet. But a difference that the internals do not explain must stay visible: a group in which two lines
+are more likely than one is taken apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from causal.drt.problem import Problem
+from causal.drt.traces import Bools, Floats, Ints
+
+# A trace that far from its group's line (in robust standard deviations) does not speak for the group: one Gaussian
+# trace in two million.
+_FAR = 5.0
+_ROBUST_SD = 1.4826  # the standard deviation of a Gaussian over its median absolute deviation
+_ROBUST_ROUNDS = 12
+
+
+@dataclass(frozen=True)
+class Atoms:
+    """A atoms with their sums: `size` (A,) traces, `moments` (A, 1 + Q + Q*Q) of y*y, x*y and x*x'.
+
+    `of_trace` (N,) is the atom of each trace, -1 for traces that were left out by sampling.
+    """
+
+    size: Floats
+    moments: Floats
+    of_trace: Ints
+    single: Bools
+
+    @property
+    def width(self) -> int:
+        """Q, the number of coefficients of a line."""
+        return int((np.sqrt(4 * self.moments.shape[1] - 3) - 1) / 2)
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+
+def smallest_group(width: int) -> int:
+    """Traces needed before a group can be tested: enough for two lines, twice over."""
+    return 4 * width
+
+
+def make_atoms(problem: Problem, partition: Ints) -> Atoms:
+    """The atoms of a partition of the traces; `partition` (N,) numbers them from 0."""
+    target, design = problem.target, problem.design
+    columns = [target * target]
+    columns += [design[:, i] * target for i in range(design.shape[1])]
+    columns += [design[:, i] * design[:, j] for i in range(design.shape[1]) for j in range(design.shape[1])]
+    count = int(partition.max()) + 1
+    moments: Floats = np.stack([np.bincount(partition, column, count) for column in columns], axis=1, dtype=np.float64)
+    size: Floats = np.bincount(partition, minlength=count).astype(np.float64)
+    return Atoms(size, moments, partition, np.asarray(size == 1))
+
+
+def sample_atoms(atoms: Atoms, most: int, rng: np.random.Generator) -> Atoms:
+    """All groups, and at most `most` of the single traces, which then count for those left out."""
+    singles = np.flatnonzero(atoms.single)
+    if len(singles) <= most:
+        return atoms
+    kept_singles = np.sort(rng.choice(singles, most, replace=False))
+    weight = len(singles) / most
+    kept = np.sort(np.concatenate([np.flatnonzero(~atoms.single), kept_singles]))
+    factor = np.where(atoms.single[kept], weight, 1.0)
+    number = np.full(len(atoms), -1, dtype=np.int64)
+    number[kept] = np.arange(len(kept))
+    return Atoms(
+        atoms.size[kept] * factor, atoms.moments[kept] * factor[:, None], number[atoms.of_trace], atoms.single[kept]
+    )
+
+
+def split_groups(problem: Problem, coarse: Ints, fine: Ints) -> Ints:
+    """The partition of the traces into atoms: coarse groups where one line fits, else fine ones, else single traces.
+
+    `coarse` and `fine` (N,) number the groups; every fine group lies in one coarse group.
+    """
+    whole = _fitting(problem, coarse)
+    rest = np.flatnonzero(whole < 0)
+    parts = np.full(len(coarse), -1, dtype=np.int64)
+    if len(rest):
+        parts[rest] = _fitting(problem, np.unique(fine[rest], return_inverse=True)[1], rest)
+    # Three kinds of numbers made one: kept coarse groups, kept fine groups, and one per remaining trace.
+    kind = np.where(whole >= 0, 0, np.where(parts >= 0, 1, 2))
+    number = np.where(kind == 0, whole, np.where(kind == 1, parts, np.arange(len(coarse))))
+    return np.asarray(np.unique(kind * (len(coarse) + 1) + number, return_inverse=True)[1], dtype=np.int64)
+
+
+def _fitting(problem: Problem, groups: Ints, rows: Ints | None = None) -> Ints:
+    """The groups' numbers for traces in groups that one line fits, -1 for all other traces."""
+    rows = np.arange(len(groups)) if rows is None else rows
+    design, target = problem.design[rows], problem.target[rows]
+    least = smallest_group(design.shape[1])
+    large = np.bincount(groups)[groups] >= least
+    result = np.full(len(groups), -1, dtype=np.int64)
+    if not large.any():
+        return result
+    where = np.flatnonzero(large)
+    local = np.unique(groups[where], return_inverse=True)[1]
+    residual = _robust_residuals(design[where], target[where], local)
+    near = np.abs(residual) <= _FAR * _robust_scale(residual, local, problem.smallest_sigma)[local]
+    where, local, residual = where[near], local[near], residual[near]
+    # In equal and in size-proportional scatter: two lines that fan out show in the second, parallel ones in the first.
+    scatter = problem.scatter[rows[where]]
+    expected = np.maximum(np.abs(design[where] @ np.ones(design.shape[1])), 1e-12)
+    two = np.zeros(int(local.max()) + 1, dtype=np.bool_)
+    for scaled in (residual, residual * scatter, residual / expected):
+        two |= _looks_like_two(scaled, local, problem.smallest_sigma, least // 4)
+    enough = np.bincount(local) >= least
+    one = ~two[local] & enough[local]
+    result[where[one]] = groups[where[one]]
+    return result
+
+
+def _robust_residuals(design: Floats, target: Floats, groups: Ints) -> Floats:
+    """Residuals from each group's least-absolute-deviations line, by iteratively reweighted least squares."""
+    count, width = int(groups.max()) + 1, design.shape[1]
+    weights = np.ones(len(target))
+    residual = target
+    for _ in range(_ROBUST_ROUNDS):
+        weighted = design * weights[:, None]
+        gram = np.empty((count, width, width))
+        right = np.empty((count, width, 1))
+        for i in range(width):
+            right[:, i, 0] = np.bincount(groups, weighted[:, i] * target, count)
+            for j in range(width):
+                gram[:, i, j] = np.bincount(groups, weighted[:, i] * design[:, j], count)
+        lines = solve_lines(gram, right[..., 0])
+        residual = target - np.einsum("nq,nq->n", design, lines[groups])
+        scale = np.bincount(groups, np.abs(residual), count) / np.bincount(groups, minlength=count)
+        # No weight above that of a residual of one thousandth of the mean one: exact fits would weigh infinitely.
+        weights = 1.0 / np.maximum(np.abs(residual), np.maximum(1e-3 * scale, 1e-12)[groups])
+    return np.asarray(residual)
+
+
+def solve_lines(gram: Floats, right: Floats) -> Floats:
+    """Least-squares lines (..., Q) from their normal equations; with too few points, the smallest of those that fit."""
+    width = gram.shape[-1]
+    trace = np.trace(gram, axis1=-2, axis2=-1)[..., None, None]
+    # A ridge of the size of rounding errors: it decides only where the data do not.
+    ridge = (1e-10 * trace / width + 1e-300) * np.eye(width)
+    return np.asarray(np.linalg.solve(gram + ridge, right[..., None])[..., 0])
+
+
+def _robust_scale(residual: Floats, groups: Ints, floor: float) -> Floats:
+    """Robust standard deviation per group."""
+    magnitude = np.abs(residual)
+    order = np.lexsort((magnitude, groups))
+    sizes = np.bincount(groups)
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    return np.maximum(_ROBUST_SD * magnitude[order][starts + sizes // 2], floor)
+
+
+def _looks_like_two(residual: Floats, groups: Ints, floor: float, least: int) -> Bools:
+    """Per group, whether its residuals are more likely two heaps than one, in the sense of the ladder's criterion.
+
+    Cutting n residuals in two saves n log(sd before / sd after), and costs n times the entropy of the cut and half
+    the logarithm of n per additional parameter (mean, scatter, share).
+    """
+    order = np.lexsort((residual, groups))
+    values, at = residual[order], groups[order]
+    sizes = np.bincount(groups)
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    total = np.bincount(at, values, len(sizes))
+    values = values - (total / sizes)[at]
+    sums = np.cumsum(values)
+    before = np.concatenate([[0.0], sums])[starts][at]
+    left = np.arange(len(values)) - starts[at] + 1.0
+    size = sizes[at].astype(np.float64)
+    right = size - left
+    possible = (left >= least) & (right >= least)
+    left, right = np.where(possible, left, 1.0), np.where(possible, right, 1.0)
+    squares = np.bincount(at, values**2, len(sizes))[at]
+    within = squares - (sums - before) ** 2 * (1.0 / left + 1.0 / right)
+    floor_squares = size * floor**2
+    saved = size / 2 * np.log((squares + floor_squares) / (np.maximum(within, 0.0) + floor_squares))
+    entropy = -(left * np.log(left / size) + right * np.log(right / size))
+    gain = np.where(possible, saved - entropy - 1.5 * np.log(size), -np.inf)
+    return np.asarray(np.maximum.reduceat(gain, starts) > 0)

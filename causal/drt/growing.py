@@ -1,0 +1,191 @@
+"""Grows the tree: scikit-learn's greedy splits on what distinct traces there are, then pruned.
+
+Traces with the same features are one weighted row, so 12,800 traces of seven functions are 128 rows. Of thousands of
+functions only those are tried that say something about the classes, at the root or within a leaf that is still mixed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from causal.drt.features import Features
+from causal.drt.optimal import find_optimal
+from causal.drt.traces import Floats, Ints, Sparse
+from causal.drt.tree import Node, leaf_cost, leaf_numbers, prune, renumber, tree_cost
+
+# Up to here all features are tried; above, the most telling ones: a tree that a person can read uses a dozen.
+_MOST_FEATURES = 256
+_SCREENED_ROOT, _SCREENED_LEAF = 64, 8
+_SCREENING_ROUNDS = 6
+# Among equal splits scikit-learn takes any: with few distinct rows there is time to try which makes the tree smaller.
+_RETRIES, _RETRY_ROWS = 16, 2000
+# Beyond this many leaves no tree is read; it bounds the time spent on labels that nothing explains.
+_MOST_LEAVES = 256
+
+
+@dataclass(frozen=True)
+class Table:
+    """Distinct rows: `values` (U, F) in the order of features, `row_of` (N,) the row of each trace.
+
+    The values are rounded to single precision, in which scikit-learn compares.
+    """
+
+    values: Floats
+    row_of: Ints
+
+    def counts(self, labels: Ints, classes: int, chosen: Ints | None = None) -> Floats:
+        """Traces of each class in each row (U, K); negative labels (outliers) are not counted."""
+        rows = self.row_of if chosen is None else self.row_of[chosen]
+        labels = labels if chosen is None else labels[chosen]
+        inside = labels >= 0
+        flat = rows[inside] * classes + labels[inside]
+        size = len(self.values) * classes
+        return np.bincount(flat, minlength=size).reshape(len(self.values), classes).astype(np.float64)
+
+
+def make_table(values: Sparse) -> Table:
+    """The distinct rows of a sparse (N, F) matrix, as few columns as to be made dense."""
+    dense = np.ascontiguousarray(np.asarray(values.todense(), dtype=np.float32))
+    numbers: dict[bytes, int] = {}
+    row_of = np.empty(len(dense), dtype=np.int64)
+    first: list[int] = []
+    for index, row in enumerate(dense):
+        key = row.tobytes()
+        number = numbers.setdefault(key, len(numbers))
+        if number == len(first):
+            first.append(index)
+        row_of[index] = number
+    return Table(dense[first].astype(np.float64), row_of)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How trees are to be grown: at most `max_depth` tests on any way, by greedy splits or optimally."""
+
+    max_depth: int | None = None
+    optimal: bool = False
+
+
+def grow_tree(
+    features: Features, labels: Ints, classes: int, growth: Growth, chosen: Ints | None = None,
+    table: Table | None = None,
+) -> Node:  # fmt: skip
+    """The tree that predicts the labels (N,) of traces; `chosen` are the traces to learn from, by default all.
+
+    `table` may be given where it is known already. Outliers (negative labels) are not learned from.
+    """
+    rows = np.arange(len(labels)) if chosen is None else chosen
+    penalty = leaf_cost(len(features), classes, float((labels[rows] >= 0).sum()))
+    if len(features) <= _MOST_FEATURES:
+        table = table or make_table(features.values)
+        return _grow(table.values, table.counts(labels, classes, chosen), penalty, growth)
+    return _grow_screened(features, labels, classes, growth, rows, penalty)
+
+
+def _grow(values: Floats, counts: Floats, penalty: float, growth: Growth) -> Node:
+    seen = counts.sum(axis=1) > 0
+    values, counts = values[seen], counts[seen]
+    greedy = _grow_greedily(values, counts, penalty, growth.max_depth)
+    if not growth.optimal:
+        return greedy
+    return find_optimal(values, counts, penalty, growth.max_depth, greedy)
+
+
+def _grow_greedily(values: Floats, counts: Floats, penalty: float, max_depth: int | None) -> Node:
+    root = counts.sum(axis=0)
+    if values.shape[1] == 0 or (root > 0).sum() < 2 or len(values) < 2:
+        return Node(root)
+    retries = _RETRIES if len(values) <= _RETRY_ROWS else 1
+    trees = [prune(_fit(values, counts, max_depth, seed), penalty) for seed in range(retries)]
+    return min(trees, key=lambda tree: tree_cost(tree, penalty))
+
+
+def _fit(values: Floats, counts: Floats, max_depth: int | None, seed: int) -> Node:
+    """scikit-learn's tree, with the classes counted at every node."""
+    from sklearn.tree import DecisionTreeClassifier
+
+    rows, classes = np.nonzero(counts)
+    learner = DecisionTreeClassifier(
+        max_depth=max_depth,
+        max_leaf_nodes=_MOST_LEAVES if len(values) > _RETRY_ROWS else None,
+        random_state=seed,
+    )
+    if max_depth == 0:
+        return Node(counts.sum(axis=0))
+    learner.fit(values[rows], classes, sample_weight=counts[rows, classes])
+    inner = learner.tree_
+
+    def convert(number: int, here: Ints) -> Node:
+        node = Node(counts[here].sum(axis=0))
+        left, right = int(inner.children_left[number]), int(inner.children_right[number])
+        if left >= 0:
+            node.feature, node.threshold = int(inner.feature[number]), float(inner.threshold[number])
+            below = values[here, node.feature] <= node.threshold
+            node.children = (convert(left, here[below]), convert(right, here[~below]))
+        return node
+
+    return convert(0, np.arange(len(values)))
+
+
+def _grow_screened(features: Features, labels: Ints, classes: int, growth: Growth, rows: Ints, penalty: float) -> Node:
+    """Alternates between choosing features within the leaves of a tree and growing it on all chosen so far."""
+    values = features.values.tocsr()[rows]
+    inside = labels[rows]
+    binary, halves = _tests(values)
+    leaves = np.zeros(len(rows), dtype=np.int64)
+    columns: set[int] = set()
+    node = Node(np.bincount(inside[inside >= 0], minlength=classes).astype(np.float64))
+    for turn in range(_SCREENING_ROUNDS):
+        wanted = _SCREENED_ROOT if turn == 0 else _SCREENED_LEAF
+        found = set()
+        for test in (binary, halves):
+            found |= _telling(test, inside, classes, leaves, penalty, wanted)
+        if found <= columns:
+            break
+        columns |= found
+        chosen = np.array(sorted(columns))
+        table = make_table(values[:, chosen])
+        node = renumber(_grow(table.values, table.counts(inside, classes), penalty, growth), chosen)
+        leaves = leaf_numbers(node, values)
+    return node
+
+
+def _tests(values: Sparse) -> tuple[Sparse, Sparse]:
+    """Two yes-or-no matrices: called, and called more than the mean of those calls that were made."""
+    binary = values.copy()
+    binary.data = np.ones_like(binary.data)
+    made = np.maximum(np.asarray(binary.sum(axis=0)).ravel(), 1.0)
+    mean = np.asarray(values.sum(axis=0)).ravel() / made
+    halves = values.copy()
+    halves.data = (values.data > mean[values.indices] * (1 + 1e-9)).astype(np.float64)
+    halves.eliminate_zeros()
+    return binary, halves
+
+
+def _telling(test: Sparse, labels: Ints, classes: int, leaves: Ints, penalty: float, wanted: int) -> set[int]:
+    """In each leaf, the features whose test saves more nats than a leaf costs, at most `wanted` of them."""
+    found: set[int] = set()
+    if not test.nnz:
+        return found
+    inside = labels >= 0
+    for leaf in range(int(leaves.max()) + 1):
+        rows = np.flatnonzero(inside & (leaves == leaf))
+        one_hot = np.eye(classes)[labels[rows]]
+        total = one_hot.sum(axis=0)
+        if (total > 0).sum() < 2:
+            continue
+        yes = np.asarray(test[rows].T @ one_hot)
+        gain = _entropies(total[None])[0] - _entropies(yes) - _entropies(total - yes)
+        best = np.argsort(-gain, kind="stable")[:wanted]
+        found |= {int(i) for i in best if gain[i] > penalty}
+    return found
+
+
+def _entropies(counts: Floats) -> Floats:
+    """As `entropy`, for every row of (F, K)."""
+    counts = np.maximum(counts, 0.0)
+    total = counts.sum(axis=1, keepdims=True)
+    logs = np.log(np.maximum(counts, 1e-300) / np.maximum(total, 1e-300))
+    return np.asarray(-(np.where(counts > 0, counts, 0.0) * logs).sum(axis=1))

@@ -1,0 +1,87 @@
+"""Which function could be the progress point? A look at a program nobody named one for.
+
+Counts the calls of all its functions for ten seconds, a part of them at a time, so that a probe in a hot function
+slows the program only for a moment.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from causal import capabilities
+from causal.child import Child, Preload
+from causal.engine import PAUSE_SIGNAL, Engine
+from causal.errors import CausalError
+from causal.recording import Interruption, RunOptions, examine
+from causal.symbols.demangle import demangle
+from causal.symbols.elf import Binary
+
+_LOOK_S = 10.0
+_ROUNDS = 10
+_LISTED = 12
+# Rarer is too rare for experiments of a second, more often costs too much as a uprobe.
+_USEFUL_RATES = (1.0, 50_000.0)
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """Functions with their calls per second, likely progress points first; `status` when the program ended."""
+
+    functions: list[tuple[str, float]]
+    status: int | None
+
+
+def suggest(options: RunOptions, interruption: Interruption) -> Suggestion:
+    """Start the command, look at it for ten seconds, end it."""
+    capabilities.require()
+    capabilities.ensure_tracefs()
+    subject = examine(options)
+    with Engine(options.engine) as engine:
+        engine.load()
+        preload = Preload(engine.answers_fd, options.engine.max_answers, int(PAUSE_SIGNAL))
+        child = Child.start(subject.program, options.command, preload, subject.owner)
+        engine.add_process(child.pid)
+        child.release()
+        try:
+            rates = _rates(engine, subject.main, child, interruption)
+        finally:
+            ended = child.poll()
+            child.terminate(5.0, time.sleep)
+    return Suggestion(rank(rates), ended)
+
+
+def _rates(engine: Engine, main: Binary, child: Child, interruption: Interruption) -> dict[str, float]:
+    functions = main.functions
+    rows = [row for row in range(len(functions.names)) if row not in functions.ifunc][
+        : engine.options.max_calls * _ROUNDS
+    ]
+    parts = [rows[i::_ROUNDS] for i in range(_ROUNDS)]
+    rates = {}
+    for part in filter(None, parts):
+        if child.poll() is not None or interruption():
+            break
+        try:
+            counter = engine.start_counting_calls(main.path, [int(functions.start[row]) for row in part])
+        except OSError as error:
+            raise CausalError(
+                f"cannot count the calls of {main.name}: {error.strerror}",
+                "name a progress point with -p FUNCTION; this kernel may be older than 6.6",
+            ) from None
+        began = time.monotonic()
+        while time.monotonic() - began < _LOOK_S / _ROUNDS and child.poll() is None and not interruption():
+            time.sleep(0.02)
+        elapsed = time.monotonic() - began
+        for row, count in zip(part, counter.counts(), strict=True):
+            if count:
+                rates[demangle(functions.names[row])] = count / elapsed
+        counter.close()
+    return rates
+
+
+def rank(rates: dict[str, float]) -> list[tuple[str, float]]:
+    """The rates worth showing: useful ones first, the rarest of them first, since work comes in few large units."""
+    low, high = _USEFUL_RATES
+    useful = sorted((item for item in rates.items() if low <= item[1] <= high), key=lambda item: item[1])
+    others = sorted((item for item in rates.items() if not low <= item[1] <= high), key=lambda item: -item[1])
+    return (useful + others)[:_LISTED]

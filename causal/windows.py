@@ -1,0 +1,76 @@
+"""What is asked of the engine and what it answers: windows, their readings, and the engine's sizes and thresholds.
+
+Plain values, so that experiments can be planned, run against a fake and tested without a kernel. Times in ns.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Arm(enum.IntEnum):
+    """What the clock does in a window; as in bpf/clock.h."""
+
+    OFF = 0
+    PLAIN = 1
+    PLACEBO = 2
+    TREATED = 3
+    DILATION = 4
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Sizes and thresholds, with defaults for a large program. All times in ns."""
+
+    period_ns: int = 1_000_000
+    threshold_ns: int = 50_000
+    pause_slack_ns: int = 20_000
+    max_pause_ns: int = 200_000_000
+    max_threads: int = 16_384
+    max_processes: int = 1_024
+    max_regions: int = 262_144
+    max_ranges: int = 524_288
+    max_mappings: int = 65_536
+    max_spaces: int = 1_024
+    max_points: int = 16
+    max_calls: int = 8_192
+    max_frames: int = 48
+    max_answers: int = 8_192
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """One window to measure. `region` is an id of the region table, `speedup` a fraction, times in ns."""
+
+    arm: Arm
+    region: int
+    speedup: float
+    settle_ns: int
+    length_ns: int
+
+
+@dataclass(frozen=True)
+class PointReading:
+    """Visits of one progress point in a window; first and last in effective ns since its start."""
+
+    visits: int
+    half_visits: int
+    first_ns: int | None
+    last_ns: int | None
+
+
+@dataclass(frozen=True)
+class WindowReading:
+    """What the kernel cut at the edges of one window."""
+
+    start_ns: int
+    wall_ns: int
+    delay_ns: int
+    effective_ns: int
+    half_effective_ns: int
+    selected_samples: int
+    selected_ns: int
+    samples: int
+    counters: dict[str, int]
+    points: list[PointReading]

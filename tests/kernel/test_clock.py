@@ -1,0 +1,125 @@
+"""The clock itself: it moves only in a window of its arm, and it stops by itself when nobody is there to stop it."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from causal.windows import Arm, WindowPlan
+from tests.kernel.profiler import wait_until
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def target(engine, launch, regions_of, programs, tmp_path):
+    """A program of two threads on the clock, and its regions by name; its rounds are in `rounds()`."""
+    child = launch(programs / "counted", tmp_path / "rounds")
+    described, regions = regions_of(programs / "counted")
+
+    def registered():
+        described.refresh()
+        return engine.registered(child.pid)
+
+    wait_until(registered, "the stub to register")
+    return child, regions
+
+
+@pytest.fixture
+def rounds(tmp_path):
+    path = tmp_path / "rounds"
+    return lambda: int.from_bytes(path.read_bytes(), "little")
+
+
+@pytest.fixture
+def granted(engine):
+    """G, in ns."""
+    return lambda: int(engine._kernel.bpf["clocks"][0].granted)
+
+
+def assert_runs_on(rounds):
+    """The target makes progress, and is not paused for long at any time."""
+    for _ in range(3):
+        before = rounds()
+        wait_until(lambda before=before: rounds() > before + 2, "rounds of the target", patience_s=20)
+
+
+def test_the_clock_grows_by_what_was_sampled(engine, target, granted):
+    _, regions = target
+    before = granted()
+    engine.begin(WindowPlan(Arm.TREATED, regions["work_a"], 0.5, 50 * MS, 400 * MS))
+    reading = wait_until(engine.poll, "the end of a window")
+    assert reading.selected_samples > 50
+    # A tick may grant before the edge is cut and be counted after it.
+    assert reading.delay_ns == pytest.approx(reading.selected_ns / 2, rel=0.1)
+    assert 50 * MS < reading.selected_ns <= 1.1 * 400 * MS
+    assert reading.effective_ns == reading.wall_ns - reading.delay_ns
+    assert reading.wall_ns == pytest.approx(400 * MS, rel=0.1)
+    assert granted() >= before + reading.delay_ns
+
+
+@pytest.mark.parametrize(
+    ("arm", "moves", "pauses"),
+    [
+        (Arm.PLAIN, False, False),
+        (Arm.PLACEBO, True, False),
+        (Arm.TREATED, True, True),
+        (Arm.DILATION, True, True),
+    ],
+)
+def test_what_the_arms_do(engine, target, rounds, arm, moves, pauses):
+    _, regions = target
+    engine.begin(WindowPlan(arm, regions["work_a"], 1.0, 50 * MS, 300 * MS))
+    reading = wait_until(engine.poll, "the end of a window")
+    assert (reading.delay_ns > 20 * MS) == moves
+    assert (reading.counters["pause_ns"] > 20 * MS) == pauses
+    assert (reading.counters["signals"] > 0) == moves
+    assert_runs_on(rounds)
+
+
+def test_the_clock_stops_at_the_end_of_a_window(engine, target, granted, rounds):
+    _, regions = target
+    before = granted()
+    end_ns = engine.begin(WindowPlan(Arm.TREATED, regions["work_a"], 1.0, 20 * MS, 200 * MS))
+    time.sleep(max(end_ns - time.monotonic_ns(), 0) / 1e9 + 0.1)
+    after = granted()
+    assert after > before + 20 * MS
+    time.sleep(0.3)
+    assert granted() == after
+    assert_runs_on(rounds)
+
+
+def test_dead_mans_switch(engine, target, granted, rounds):
+    """A window that has no end, and a profiler that never comes back to move its deadline."""
+    _, regions = target
+    before = granted()
+    engine.begin_open(WindowPlan(Arm.TREATED, regions["work_a"], 1.0, 0, 200 * MS))
+    time.sleep(0.3)
+    after = granted()
+    assert after > before + 20 * MS
+    signals = engine.counters()["signals"]
+    time.sleep(0.3)
+    assert granted() == after
+    counters = engine.counters()
+    assert counters["signals"] == signals
+    assert counters["expired"] > 0
+    assert_runs_on(rounds)
+
+
+def test_no_window_no_pauses(engine, target, granted, rounds):
+    engine.stop()
+    before, signals = granted(), engine.counters()["signals"]
+    assert_runs_on(rounds)
+    assert granted() == before and engine.counters()["signals"] == signals
+
+
+def test_the_stub_takes_the_signal_and_gives_nothing_else_away(engine, target):
+    child, _ = target
+    lines = Path(f"/proc/{child.pid}/status").read_text().splitlines()
+    status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    own = 1 << (signal.SIGURG - 1)
+    assert int(status["SigCgt"], 16) == own
+    assert int(status["SigBlk"], 16) == 0
+    assert os.path.realpath(f"/proc/{child.pid}/exe").endswith("counted")

@@ -1,0 +1,63 @@
+"""Visits of progress points are counted exactly, whatever the processes of the target do (prime numbers of them)."""
+
+import pytest
+
+from causal.progress import parse_spec, resolve
+from causal.symbols.elf import Binary
+from causal.symbols.libraries import libraries_of
+
+PATIENT_S = 60
+
+
+@pytest.fixture(scope="module")
+def attached(engine):
+    """Points that are attached already: (program, spec) -> number."""
+    return {}
+
+
+@pytest.fixture
+def count(engine, launch, attached):
+    """Run a program to its end; returns how often it visited the point."""
+
+    def run(spec, program, *arguments):
+        if (program, spec) not in attached:
+            number = len(attached)
+            attached[program, spec] = number
+            main = Binary.load(program)
+            for probe in resolve(parse_spec(spec), main, libraries_of(main)):
+                engine.attach_point(number, probe.path, probe.file_offset)
+        number = attached[program, spec]
+        before = engine.visits(number + 1)[number]
+        assert launch(program, *arguments).wait() == 0
+        return engine.visits(number + 1)[number] - before
+
+    return run
+
+
+@pytest.mark.parametrize("rounds", [1, 1009])
+def test_a_function_of_the_program(count, workloads, rounds):
+    assert count("progress", workloads / "barrier", 50, 40, "--rounds", rounds) == rounds
+
+
+def test_a_function_of_a_library(count, workloads):
+    rounds = 499
+    assert count("clock_nanosleep@libc", workloads / "sleeper", 50, 50, "--beside", 0, "--rounds", rounds) == rounds
+
+
+def test_children_and_theirs_and_a_spawned_process(count, programs):
+    children, visits = 7, 71
+    assert count("progress", programs / "families", children, visits) == (2 * children + 1) * visits
+
+
+def test_a_program_that_executes_itself(count, workloads):
+    rounds, execs = 101, 6
+    assert count("progress", workloads / "execer", 50, rounds, "--execs", execs) == rounds * (execs + 1)
+
+
+def test_other_processes_do_not_count(count, engine, workloads, workload):
+    stranger = workload("barrier", 50, 40, "--rounds", 307)
+    assert count("progress", workloads / "barrier", 50, 40, "--rounds", 211) == 211
+    stranger.wait(PATIENT_S)
+    before = engine.visits(1)
+    assert workload("barrier", 50, 40, "--rounds", 53).wait(PATIENT_S) == 0
+    assert engine.visits(1) == before

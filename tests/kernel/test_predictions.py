@@ -1,0 +1,85 @@
+"""What is predicted on programs with known answers: direction and order, with bounds wide enough for a busy machine.
+
+How exact the predictions are is for scripts/bench accuracy to say. The bounds here are such that they fail when debts
+do not travel with wakeups (rule 4 of bpf/clock.h), or cores carry no clocks (rule 8).
+"""
+
+import json
+
+import pytest
+
+from causal.analysis.results import Verdict
+
+ONLY_FULL = ("--speedups", "100")
+
+
+@pytest.fixture
+def predict(record, workloads):
+    """Profile a workload for some seconds, trying only these functions at full speedup."""
+
+    def run(workload, *arguments, only, seconds, options=ONLY_FULL):
+        chosen = [word for name in only for word in ("--only", name)]
+        duration = ("--duration", f"{seconds}s")
+        recording = record(workloads / workload, *arguments, options=[*duration, *options, *chosen])
+        assert recording.finished.code == 0, recording.finished
+        assert recording.losses["pauses"] > 100
+        assert recording.losses["threads_lost"] == 0
+        return recording
+
+    return run
+
+
+def test_the_longer_side_of_a_barrier(predict):
+    recording = predict("barrier", 8000, 6000, only=["work_a", "work_b"], seconds=15)
+    # The truth is 25 % and nothing.
+    assert recording.gain("work_a") > 0.1
+    assert recording.gain("work_b") < 0.12
+    assert recording.gain("work_a") > recording.gain("work_b") + 0.08
+
+
+def test_the_slow_stage_of_a_pipeline(predict):
+    recording = predict("pipeline", 4000, 8000, only=["stage_slow", "stage_fast"], seconds=15)
+    # The truth is 50 % and nothing.
+    assert recording.gain("stage_slow") > 0.25
+    assert recording.gain("stage_slow") > recording.gain("stage_fast") + 0.15
+
+
+def test_a_turn_between_threads(predict, causal_bpf):
+    recording = predict("pingpong", only=["ping_work"], seconds=9)
+    assert 0.3 < recording.gain("ping_work") < 0.7  # the truth is 50 %
+    finished = causal_bpf("report", recording.path, "--json")
+    assert finished.code == 0 and finished.err == ""
+    report = json.loads(finished.out)
+    region = next(region for region in report["regions"] if region["region"] == "ping_work")
+    assert region["progress_point"] == "progress" and region["unit"] == "function"
+    assert 0.3 < region["cpu_share"] < 0.7
+    full = next(point for point in region["points"] if point["speedup"] == 1.0)
+    assert full["experiments"] >= 3 and full["ci"][0] <= full["program_speedup"] <= full["ci"][1]
+    assert report["diagnosis"]["visits"]["progress"] > 100
+
+
+def test_a_turn_between_processes(predict):
+    recording = predict("pingpong", "--processes", only=["ping_work"], seconds=9)
+    assert 0.3 < recording.gain("ping_work") < 0.7  # the truth is 50 %
+    assert recording.losses["processes_lost"] == 0
+
+
+def test_more_threads_than_cores(predict):
+    recording = predict("oversub", only=["work_a"], seconds=9)
+    assert 0.3 < recording.gain("work_a") < 0.8  # the truth is 55 %
+
+
+def test_forked_workers(predict):
+    recording = predict("forker", only=["work_a"], seconds=9)
+    assert 0.3 < recording.gain("work_a") < 0.8  # the truth is 55 %
+    # The parent does nothing: both the samples and the visits are those of the children.
+    assert recording.share("work_a") > 0.35
+    assert recording.analysis.diagnosis.visits["progress"] > 100
+
+
+def test_a_deadline_is_not_worth_optimising(predict):
+    recording = predict("deadline", 10000, 5000, only=["work_a"], seconds=13)
+    result = recording.result("work_a")
+    assert result.pairs >= 3
+    assert result.verdict is not Verdict.OPTIMISE
+    assert result.dilation is not None and result.dilation.gain > 0.05  # what gives it away

@@ -1,0 +1,53 @@
+"""What can be a region: functions with what they do in the kernel, modules, threads; and whole executions."""
+
+import pytest
+
+THOROUGH = ("--duration", "4s", "--speedups", "100")
+
+
+def test_time_in_the_kernel_belongs_to_the_caller(record, workloads):
+    """The C library's system-call wrappers have no frame pointer and hide who called them."""
+    recording = record(workloads / "sleeper", "--beside", 1, options=THOROUGH)
+    assert recording.finished.code == 0
+    assert recording.share("kernel_read") > 0.4
+    assert recording.share("kernel_heavy") < 0.05  # its caller, which only loops
+    assert recording.losses["leaf_callers"] > 100
+    assert recording.losses["kernel_mode"] > 100
+    assert recording.profile.end.samples_in_scope > 0.9 * recording.profile.end.samples
+
+
+def test_modules(record, workloads):
+    recording = record(workloads / "sleeper", "--beside", 2, options=[*THOROUGH, "-u", "module"])
+    assert recording.finished.code == 0
+    names = set(recording.profile.samples)
+    assert "sleeper" in names
+    # The wrappers of system calls are the C library's, and so is the time in the calls.
+    assert any(name.startswith("libc") for name in names), names
+    assert all(region.unit == "module" for region in recording.profile.regions)
+    assert sum(map(recording.share, names)) == pytest.approx(1)
+    assert any(window.arm == "treated" for window in recording.profile.windows)
+
+
+def test_threads(record, workloads):
+    recording = record(workloads / "pingpong", options=[*THOROUGH, "-u", "thread"])
+    assert recording.finished.code == 0
+    assert set(recording.profile.samples) == {"pingpong (main)", "pingpong/1"}
+    assert 0.3 < recording.share("pingpong (main)") < 0.7
+    assert {region.unit for region in recording.profile.regions} == {"thread"}
+    assert any(window.arm == "treated" for window in recording.profile.windows)
+
+
+def test_end_to_end(record, workloads, causal_bpf):
+    options = ["--repeat", "13", "--only", "mix_lane", "--speedups", "100"]
+    recording = record(workloads / "checksum", 40, 2000, options=options, point=None)
+    assert recording.finished.code == 0
+    lines = recording.finished.out.splitlines()
+    assert lines == lines[: len(lines) // 13] * 13  # as if it had been run thirteen times
+    assert recording.analysis.progress_points == ("end-to-end",)
+    windows = recording.profile.windows
+    assert windows[0].arm == "plain" and len(windows) == 13
+    assert {window.points[0].delta for window in windows} == {1}
+    # Nearly all of its time is in this function.
+    assert recording.gain("mix_lane") > 0.4
+    shown = causal_bpf("report", recording.path)
+    assert shown.code == 0 and "end-to-end" in shown.out and "mix_lane" in shown.out

@@ -1,0 +1,199 @@
+"""The rules of the virtual clock as pure functions: what bpf/clock.h, pause.h and sched.h do, without a kernel.
+
+G is the virtual speedup granted so far, L what a thread has paid or been spared; all times in ns. A thread's debt is
+G - L. v = t - L is its time in the sped-up world, and t - G is that world's own time: a thread in debt has run ahead.
+
+  1 a sample in the selected region: L += s*P, G += s*P     `grant`
+  2 a pause: L += its length                                `pay`
+  3 blocking                                                `block`
+  4 woken by a thread on the clock                          `wake`
+  5 woken by anything else                                  `wake_from_outside`
+  6 new threads, experiment boundaries                      `inherit`, `boundary`
+  7 when to pause                                           `debt` above a threshold (engine_model.py)
+  8 cores carry clocks too                                  `leave_core`, `enter_core`
+  9 a pause ends at its wakeup                              (engine_model.py)
+ 10 threads that cannot pause hand their debt on            `hand_on`
+
+`Rules` names the variants that were compared; its defaults are what bpf/ does. A change of a rule starts here.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class CoreClock(enum.Enum):
+    """When a thread that is switched in takes over the clock of its core (rule 8)."""
+
+    NEVER = "never"
+    SCARCE = "scarce"  # while runnable threads outnumber the cores
+    HANDED_OVER = "handed over"  # when it was waiting for the core as its predecessor left
+    ALWAYS = "always"
+
+
+class Peer(enum.Enum):
+    """What a thread owes that was woken from outside (rule 5)."""
+
+    SINCE_BLOCK = "since block"  # all that G grew while it was blocked
+    SINCE_SEND = "since send"  # ... since the target last sent something to that peer
+    SINCE_ANY_SEND = "since any send"  # ... since the target last sent anything to the outside
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Variants of the rules. Times in ns."""
+
+    keep_credit: bool = False  # rule 4: may a wakeup leave a negative debt?
+    frozen: bool = False  # rule 4: v stands still during a wait, even when G grows faster than time passes
+    core_clock: CoreClock = CoreClock.SCARCE
+    core_latest: bool = True  # a core's clock never goes back; else it is that of the last thread that left
+    queue_pays: bool = True  # rule 8: waiting for a core pays debts
+    queue_noise_ns: int = 30_000  # rule 8: a shorter wait for a core is the cost of a switch
+    peer: Peer = Peer.SINCE_BLOCK
+
+
+@dataclass
+class Clock:
+    """The global clock."""
+
+    granted: int = 0
+
+
+@dataclass
+class Mark:
+    """Since when a thread waits: the time and G then."""
+
+    time: int
+    granted: int
+
+
+@dataclass
+class ThreadClock:
+    """What the clock knows of one thread."""
+
+    local: int = 0
+    blocked: Mark | None = None
+    queued: Mark | None = None
+    stuck: bool = False  # it cannot pause
+
+
+@dataclass
+class CoreState:
+    """What the clock knows of one core: the virtual time at which target threads left it."""
+
+    virtual: int | None = None
+
+
+@dataclass
+class PeerClock:
+    """Someone outside: when the target last sent it something, and the sender's debt."""
+
+    sent: Mark | None = None
+    debt: int = 0
+
+
+def debt(thread: ThreadClock, clock: Clock) -> int:
+    return clock.granted - thread.local
+
+
+def grant(thread: ThreadClock, clock: Clock, amount: int, exempt: bool = True) -> None:
+    """Rule 1. `exempt` is false in dilation, where nobody is spared."""
+    if exempt:
+        thread.local += amount
+    clock.granted += amount
+
+
+def pay(thread: ThreadClock, span: int) -> None:
+    """Rule 2: the thread paused for so long."""
+    thread.local += max(span, 0)
+
+
+def block(thread: ThreadClock, clock: Clock, now: int) -> None:
+    """Rule 3."""
+    thread.blocked = Mark(now, clock.granted)
+
+
+def after_wait(owed: int, since: Mark, clock: Clock, now: int, rules: Rules) -> int:
+    """What is left of a debt after a wait: in debt, the thread would have paused while it waited anyway."""
+    stood_still = (now - since.time) - (clock.granted - since.granted)
+    if rules.frozen:
+        return owed - stood_still
+    return owed - min(max(stood_still, 0), max(owed, 0))
+
+
+def wake(thread: ThreadClock, waker_debt: int, clock: Clock, now: int, rules: Rules) -> None:
+    """Rule 4: what waited pays, and cannot be behind of what woke it."""
+    left = debt(thread, clock)
+    if thread.blocked:
+        left = after_wait(thread.blocked.granted - thread.local, thread.blocked, clock, now, rules)
+    left = max(left, waker_debt)
+    if not rules.keep_credit:
+        left = max(left, 0)
+    thread.local = clock.granted - left
+    thread.blocked = None
+
+
+def send_outside(thread: ThreadClock, peer: PeerClock, clock: Clock, now: int) -> None:
+    """The target answers someone outside."""
+    peer.sent = Mark(now, clock.granted)
+    peer.debt = debt(thread, clock)
+
+
+def wake_from_outside(thread: ThreadClock, peer: PeerClock | None, clock: Clock, now: int, rules: Rules) -> None:
+    """Rule 5: no credit, it owes what G grew; from a known peer, what G grew since it was last sent something."""
+    if rules.peer is not Peer.SINCE_BLOCK and peer and peer.sent and thread.blocked:
+        owed = thread.blocked.granted - thread.local
+        left = max(after_wait(owed, thread.blocked, clock, now, rules), peer.debt + clock.granted - peer.sent.granted)
+        # The answer may be older than the block; then nothing happened in between that could be paid already.
+        left = min(left, debt(thread, clock))
+        thread.local = clock.granted - (left if rules.keep_credit else max(left, 0))
+    thread.blocked = None
+
+
+def inherit(child: ThreadClock, parent: ThreadClock) -> None:
+    """Rule 6: a new thread."""
+    child.local = parent.local
+
+
+def boundary(thread: ThreadClock, clock: Clock, now: int) -> None:
+    """Rule 6: an experiment begins. Debts are cleared; what waits has been waiting since now."""
+    thread.local = clock.granted
+    for mark in (thread.blocked, thread.queued):
+        if mark:
+            mark.time, mark.granted = now, clock.granted
+
+
+def leave_core(thread: ThreadClock, core: CoreState, pausing_for: int, now: int, rules: Rules) -> None:
+    """Rule 8: a core remembers how far its threads got. `pausing_for`: length of a pause not yet in L."""
+    virtual = now - thread.local - pausing_for
+    if core.virtual is None or not rules.core_latest or virtual > core.virtual:
+        core.virtual = virtual
+
+
+def enter_core(
+    thread: ThreadClock, core: CoreState, clock: Clock, now: int, rules: Rules, *,
+    target_held: bool, scarce: bool, handed_over: bool,
+) -> None:  # fmt: skip
+    """Rule 8: waiting for a core that the target held pays debts, and one core cannot run two threads at once."""
+    owed = left = debt(thread, clock)
+    if rules.queue_pays and thread.queued and target_held and now > thread.queued.time + rules.queue_noise_ns:
+        left = after_wait(thread.queued.granted - thread.local, thread.queued, clock, now, rules)
+        left = min(left, owed)
+    takes = {
+        CoreClock.NEVER: False, CoreClock.SCARCE: scarce, CoreClock.HANDED_OVER: handed_over, CoreClock.ALWAYS: True,
+    }[rules.core_clock]  # fmt: skip
+    if takes and core.virtual is not None:
+        left = max(left, clock.granted - (now - core.virtual))
+    if left != owed and (left >= 0 or rules.keep_credit):
+        thread.local = clock.granted - left
+    thread.queued = None
+    thread.blocked = None
+
+
+def hand_on(thread: ThreadClock, clock: Clock) -> int:
+    """Rule 10: the debt that a waker passes on; one that cannot pause gives its debt away, once."""
+    owed = debt(thread, clock)
+    if owed > 0 and thread.stuck:
+        thread.local = clock.granted
+    return owed

@@ -1,0 +1,270 @@
+"""The engine without a kernel: the sampler, the pauses and the hooks that apply the rules to a simulated machine.
+
+Two samplers. `Sampler.TICKS` is the real one: each core has a timer; what it interrupts is in the region or is not; a
+pause begins only there or on the way out of a system call. `Sampler.EXACT` is the clock without sampling noise: the
+region's progress is known at every event, at least once per period, and whoever is in debt then pauses at once. What
+remains of the period is how far a thread runs ahead before its pause begins.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tests.simulation import clock_rules as rules_of
+from tests.simulation.clock_rules import Clock, PeerClock, Rules
+from tests.simulation.machine import Core, Machine, Observer, Thread
+
+_SLICE_NS = 5_000_000  # of a pause, as in bpf/stub/stub.c
+
+
+class Arm(enum.Enum):
+    PLAIN = "plain"
+    PLACEBO = "placebo"
+    TREATED = "treated"
+    DILATION = "dilation"
+
+
+class Sampler(enum.Enum):
+    TICKS = "ticks"
+    EXACT = "exact"
+
+
+class Weight(enum.Enum):
+    """How much running time a sample stands for."""
+
+    PERIOD = "period"
+    UNPAUSED = "unpaused"  # the period less the part of it that the sampled thread was in a pause
+
+
+@dataclass(frozen=True)
+class Options:
+    """Times in ns. `skew`: how much longer the period of each further core is, as a fraction."""
+
+    sampler: Sampler = Sampler.TICKS
+    weight: Weight = Weight.PERIOD
+    period_ns: int = 1_000_000
+    skew: float = 0.0
+    threshold_ns: int = 50_000
+    slack_ns: int = 20_000
+    oversleep_ns: tuple[int, int] = (0, 0)  # how much too long a sleep is, uniform
+    signal_ns: int = 0  # what a signal and its handler cost
+    sample_ns: int = 0  # what a sample costs
+    rules: Rules = field(default_factory=Rules)
+
+
+def exact(quantum_ns: int, rules: Rules | None = None) -> Options:
+    """The clock without sampling noise; nobody runs ahead by more than about a quantum."""
+    fine = max(quantum_ns // 100, 1)
+    return Options(Sampler.EXACT, period_ns=quantum_ns, threshold_ns=fine, slack_ns=fine, rules=rules or Rules(queue_noise_ns=0))
+
+
+@dataclass
+class Pause:
+    """The pause a thread is in, or was in last."""
+
+    began: int = 0
+    unpaid: int | None = None  # since when its time is not in L yet
+    ended: int = 0
+
+
+class EngineModel(Observer):
+    """Watches one machine. `granted`, `cost` and `counts` are for the experiment to read."""
+
+    def __init__(
+        self, machine: Machine, options: Options, arm: Arm, region: str | None, speedup: float, rng: random.Random
+    ) -> None:
+        self.machine, self.options, self.rules = machine, options, options.rules
+        self.arm, self.region, self.speedup = arm, region, speedup
+        self.clock = Clock()
+        self.cost = 0
+        self.counts: Counter[str] = Counter()
+        self.active = False
+        self._rng = rng
+        self._costs: dict[Thread, int] = {}
+        self._pauses: dict[Thread, Pause] = {}
+        self._runnable: set[Thread] = set()
+        self._sends = PeerClock()
+        self._ran_ns = self._given_ns = 0
+
+    def begin(self) -> None:
+        """An experiment begins now (rule 6)."""
+        self.active = True
+        for thread in self.machine.threads:
+            rules_of.boundary(thread.clock, self.clock, self.machine.now)
+        for core in self.machine.cores:
+            core.state.virtual = None
+        self._start_ticks()
+
+    def effective(self) -> int:
+        return self.machine.now - (self.cost if self.arm is Arm.PLACEBO else self.clock.granted)
+
+    # --- samples -----------------------------------------------------------------------------------------------------
+
+    def _start_ticks(self) -> None:
+        if self.options.sampler is Sampler.EXACT:
+            self._tick_exactly()
+            return
+        for core in self.machine.cores:
+            period = round(self.options.period_ns * (1 + self.options.skew * core.number))
+            self._tick_at(core, self.machine.now + self._rng.randrange(1, period + 1), period)
+
+    def _tick_exactly(self) -> None:
+        self.machine.at(self.machine.now + self.options.period_ns, self._tick_exactly)
+
+    def _tick_at(self, core: Core, time: int, period: int) -> None:
+        def tick() -> None:
+            self._tick_at(core, time + period, period)
+            self._sample(core, period)
+
+        self.machine.at(time, tick)
+
+    def _sample(self, core: Core, period: int) -> None:
+        self.machine.account(core)
+        thread = core.thread
+        if thread is None or thread.outside or thread.in_handler or self.arm is Arm.PLAIN:
+            return
+        self.counts["samples"] += 1
+        if thread.region is not None and thread.region == self.region:
+            self.counts["selected"] += 1
+            step = round(self._weight(thread, period) * self.speedup)
+            rules_of.grant(thread.clock, self.clock, step, exempt=self.arm is not Arm.DILATION)
+        if not thread.spinning:
+            thread.left += self.options.sample_ns
+        self._maybe_pause(thread)
+
+    def _weight(self, thread: Thread, period: int) -> int:
+        if self.options.weight is Weight.PERIOD:
+            return period
+        pause = self._pauses.get(thread)
+        paused = pause.ended - max(pause.began, self.machine.now - period) if pause else 0
+        return period - max(paused, 0)
+
+    def before_event(self) -> None:
+        if self.options.sampler is Sampler.EXACT:
+            for core in self.machine.cores:
+                self.machine.account(core)
+
+    def on_progress(self, thread: Thread, ran: int) -> None:
+        exactly = self.options.sampler is Sampler.EXACT and self.active
+        if exactly and thread.region is not None and thread.region == self.region:
+            # Rounded in total, not each time: otherwise many short stretches would add up to an error.
+            self._ran_ns += ran
+            amount = round(self._ran_ns * self.speedup) - self._given_ns
+            self._given_ns += amount
+            rules_of.grant(thread.clock, self.clock, amount, exempt=self.arm is not Arm.DILATION)
+
+    def after_event(self) -> None:
+        if self.options.sampler is Sampler.EXACT:
+            for core in self.machine.cores:
+                if core.thread is not None and not core.thread.outside and not core.thread.in_handler:
+                    self._maybe_pause(core.thread)
+
+    # --- pauses ------------------------------------------------------------------------------------------------------
+
+    def _maybe_pause(self, thread: Thread) -> None:
+        """Rule 7."""
+        if not self.active or rules_of.debt(thread.clock, self.clock) <= self.options.threshold_ns:
+            return
+        thread.clock.stuck = not thread.pausable
+        if not thread.pausable:
+            return
+        now = self.machine.now
+        self._pauses[thread] = Pause(began=now, unpaid=now)
+        self.counts["pauses"] += 1
+        self.machine.enter_handler(thread, self.options.signal_ns)
+
+    def on_operation(self, thread: Thread, system_call: bool) -> None:
+        if (system_call or self.options.sampler is Sampler.EXACT) and not thread.in_handler:
+            self._maybe_pause(thread)
+
+    def on_handler(self, thread: Thread) -> None:
+        """The stub asks how long still."""
+        self._credit_pause(thread)
+        pause = self._pauses[thread]
+        owed = rules_of.debt(thread.clock, self.clock)
+        if self.arm is Arm.PLACEBO or owed < max(self.options.slack_ns, 1):
+            self._end_pause(thread, pause)
+            return
+        pause.unpaid = self.machine.now
+        late = self._rng.randint(*self.options.oversleep_ns)
+        self.machine.sleep_in_handler(thread, min(owed, _SLICE_NS) + late)
+
+    def _credit_pause(self, thread: Thread) -> None:
+        pause = self._pauses[thread]
+        if pause.unpaid is not None:
+            rules_of.pay(thread.clock, self.machine.now - pause.unpaid)
+            pause.unpaid = None
+
+    def _end_pause(self, thread: Thread, pause: Pause) -> None:
+        now = self.machine.now
+        pause.ended = now
+        self.counts["paused_ns"] += now - pause.began
+        if self.arm is Arm.PLACEBO:
+            thread.clock.local = self.clock.granted
+            self._costs[thread] = self._costs.get(thread, 0) + now - pause.began
+            self.cost = max(self.cost, self._costs[thread])
+        self.machine.leave_handler(thread)
+
+    # --- waiting -----------------------------------------------------------------------------------------------------
+
+    def on_waking(self, thread: Thread, waker: Thread | None, peer: PeerClock | None) -> None:
+        now = self.machine.now
+        if thread.in_handler:
+            self._credit_pause(thread)  # rule 9
+        else:
+            self._runnable.add(thread)
+            if waker is not None:
+                self._settle_cost(thread, waker)
+                rules_of.wake(thread.clock, rules_of.hand_on(waker.clock, self.clock), self.clock, now, self.rules)
+            else:
+                if self.rules.peer is rules_of.Peer.SINCE_ANY_SEND:
+                    peer = self._sends
+                rules_of.wake_from_outside(thread.clock, peer, self.clock, now, self.rules)
+        thread.clock.queued = rules_of.Mark(now, self.clock.granted)
+
+    def _settle_cost(self, thread: Thread, waker: Thread) -> None:
+        mine, theirs = self._costs.get(thread, 0), self._costs.get(waker, 0)
+        if thread.clock.blocked and mine > theirs:
+            mine -= min(self.machine.now - thread.clock.blocked.time, mine - theirs)
+        self._costs[thread] = max(mine, theirs)
+
+    def on_send(self, thread: Thread, peer: PeerClock) -> None:
+        for whom in (peer, self._sends):
+            rules_of.send_outside(thread.clock, whom, self.clock, self.machine.now)
+
+    def on_fork(self, child: Thread, parent: Thread | None) -> None:
+        now = self.machine.now
+        if parent is not None:
+            rules_of.inherit(child.clock, parent.clock)
+        else:
+            child.clock.local = self.clock.granted
+        child.clock.queued = rules_of.Mark(now, self.clock.granted)
+
+    # --- cores -------------------------------------------------------------------------------------------------------
+
+    def on_switch_out(self, core: Core, thread: Thread, preempted: bool) -> None:
+        now = self.machine.now
+        pause = self._pauses.get(thread)
+        unpaid = now - pause.unpaid if pause and pause.unpaid is not None else 0
+        rules_of.leave_core(thread.clock, core.state, unpaid, now, self.rules)
+        if preempted:
+            if thread.in_handler:
+                self._credit_pause(thread)
+            thread.clock.queued = rules_of.Mark(now, self.clock.granted)
+        elif not thread.in_handler:
+            rules_of.block(thread.clock, self.clock, now)
+            self._runnable.discard(thread)
+
+    def on_switch_in(self, core: Core, thread: Thread, target_held: bool, handed_over: bool) -> None:
+        if self.active and self.arm is not Arm.PLACEBO:
+            rules_of.enter_core(
+                thread.clock, core.state, self.clock, self.machine.now, self.rules,
+                target_held=target_held, scarce=len(self._runnable) > len(self.machine.cores), handed_over=handed_over,
+            )  # fmt: skip
+        self._runnable.add(thread)
+        thread.clock.queued = thread.clock.blocked = None
+        if thread.in_handler:
+            self._pauses[thread].unpaid = self.machine.now

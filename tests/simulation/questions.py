@@ -1,0 +1,187 @@
+"""Answers the open questions about the rules with numbers: `python -m tests.simulation.questions [NAME ...]`.
+
+README.md has what this printed, and what follows from it. Takes minutes; the tests check the conclusions on less.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tests.simulation import workloads
+from tests.simulation.clock_rules import CoreClock, Peer, Rules
+from tests.simulation.engine_model import Arm, Options, Weight
+from tests.simulation.experiment import Span, predicted_gain, true_gain, virtually
+from tests.simulation.programs import MS, S, US, Program
+
+LEVELS = (0.25, 0.5, 0.75)
+# A sleep ends 5 to 60 us late, a signal costs 5 us and a sample 2 us: a machine between bare metal and a nested one.
+REAL = Options(oversleep_ns=(5 * US, 60 * US), signal_ns=5 * US, sample_ns=2 * US, period_ns=997_000, skew=0.003)
+SPAN = Span(2 * S, S // 5)
+
+
+@dataclass(frozen=True)
+class Case:
+    program: Program
+    region: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Fractions: the truth, the mean of the predictions, their standard deviation over single windows."""
+
+    truth: float
+    mean: float
+    spread: float
+
+    @property
+    def error(self) -> float:
+        return self.mean - self.truth
+
+
+def ask(
+    case: Case, level: float, options: Options, span: Span = SPAN, seeds: int = 3, baseline: Arm = Arm.PLACEBO
+) -> Answer:
+    truth = true_gain(case.program, case.region, level, span)
+    found = [predicted_gain(case.program, case.region, level, span, options, seed, baseline) for seed in range(seeds)]
+    return Answer(truth, statistics.fmean(found), statistics.stdev(found) if seeds > 1 else 0.0)
+
+
+def compare(cases: Sequence[Case], variants: dict[str, Options], span: Span = SPAN, seeds: int = 3) -> None:
+    """A row per case: the truth, then what each variant predicts; last the mean absolute and the largest error."""
+    print("case".ljust(46) + "  truth ".ljust(19) + "".join(name.rjust(20) for name in variants))
+    errors: dict[str, list[float]] = {name: [] for name in variants}
+    for case in cases:
+        rows = {name: [ask(case, level, options, span, seeds) for level in LEVELS] for name, options in variants.items()}
+        truth = next(iter(rows.values()))
+        line = f"{case.program.name}: {case.region}".ljust(46) + "/".join(f"{100 * a.truth:4.1f}" for a in truth).rjust(17)
+        for name, answers in rows.items():
+            line += "/".join(f"{100 * a.mean:.1f}" for a in answers).rjust(20)
+            errors[name] += [abs(a.error) for a in answers]
+        print(line, flush=True)
+    for title, summary in (("mean absolute error", statistics.fmean), ("largest error", max)):
+        print(title.ljust(65) + "".join(f"{100 * summary(e):.2f}".rjust(20) for e in errors.values()))
+
+
+def standard(scale: float = 1.0) -> list[Case]:
+    """The synchronising programs, rounds of about 6 ms times `scale`."""
+    k = scale
+    return [
+        Case(workloads.pipeline(4.8 * k, 6 * k), "slow"),
+        Case(workloads.pipeline(4.8 * k, 6 * k), "fast"),
+        Case(workloads.ping_pong(3 * k, 3 * k), "ping"),
+        Case(workloads.barrier(6.7 * k, 6.4 * k), "a"),
+        Case(workloads.barrier(6.7 * k, 3 * k), "a"),
+        Case(workloads.lock(3 * k, 4 * k), "critical"),
+        Case(workloads.lock(3 * k, 4 * k), "local"),
+        Case(workloads.lock(3 * k, 1 * k), "local"),
+        Case(workloads.spin(3 * k, 3 * k), "a"),
+        Case(workloads.work_and_sleep(3 * k, 3 * k), "work"),
+    ]
+
+
+def parallel() -> list[Case]:
+    """The region runs on several cores at once."""
+    return [
+        Case(workloads.independent(threads=2), "a"),
+        Case(workloads.independent(threads=4, cores=4), "a"),
+        Case(workloads.independent(6.0, 0.3, threads=2), "a"),
+        Case(workloads.independent(6.0, 0.3, threads=4, cores=4), "a"),
+    ]
+
+
+def oversubscribed() -> list[Case]:
+    return [
+        *(Case(workloads.independent(threads=n), r) for n in (2, 3, 4, 8, 16) for r in "ab"),
+        Case(workloads.independent(threads=8, pinned=True), "a"),
+        Case(workloads.lock(3, 1, threads=4), "local"),
+        Case(workloads.lock(3, 1, threads=4), "critical"),
+        Case(workloads.ping_pong(cores=1), "ping"),
+    ]
+
+
+def with_rules(options: Options, **changes: object) -> Options:
+    return replace(options, rules=replace(options.rules, **changes))  # type: ignore[arg-type]
+
+
+def question_credit() -> None:
+    """(a) Should a credit survive a wakeup?"""
+    compare(standard(), {
+        "bpf": REAL, "credit": with_rules(REAL, keep_credit=True), "frozen": with_rules(REAL, frozen=True),
+        "frozen+credit": with_rules(REAL, frozen=True, keep_credit=True),
+    })  # fmt: skip
+
+
+def question_cores() -> None:
+    """(b) Core clocks."""
+    unpaused = replace(REAL, weight=Weight.UNPAUSED)
+    variants = {"bpf": REAL, "bpf, unpaused": unpaused}
+    for core in CoreClock:
+        variants[core.value] = with_rules(unpaused, core_clock=core)
+    compare(oversubscribed() + standard()[:2], variants)
+
+
+def question_settle() -> None:
+    """(c) How long queues take to settle: the gain seen in a window of 0.5 s after so long."""
+    for capacity in (1, 8, 1000):
+        case = Case(workloads.backlog(4.8, 6.0, capacity), "slow")
+        row = [f"queue of {capacity}".ljust(20)]
+        for settle in (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0):
+            span = Span(S // 2, round(settle * S), S // 10)
+            row.append(f"{settle}s: {100 * ask(case, 0.5, REAL, span).mean:.1f}")
+        print("  ".join(row), flush=True)
+
+
+def question_pool() -> None:
+    """(d) Workers that take turns on an outside client."""
+    cases = [
+        Case(workloads.pool(workers, clients, lifo=lifo), "work")
+        for workers, clients, lifo in ((1, 1, False), (2, 1, False), (4, 1, False), (4, 1, True), (4, 2, False), (4, 4, False))
+    ]
+    compare(cases, {peer.value: with_rules(REAL, peer=peer) for peer in Peer})
+
+
+def question_dilation() -> None:
+    """(e) Dilation as the baseline."""
+    cases = [*standard(), *parallel(), Case(workloads.deadline(), "work"), Case(workloads.pool(1, 1), "work")]
+    print("case".ljust(46) + "truth".rjust(17) + "placebo".rjust(20) + "dilation".rjust(20) + "spread of each".rjust(16))
+    for weight in Weight:
+        print(weight.value)
+        options = replace(REAL, weight=weight)
+        for case in cases:
+            rows = {b: [ask(case, s, options, seeds=4, baseline=b) for s in LEVELS] for b in (Arm.PLACEBO, Arm.DILATION)}
+            line = f"{case.program.name}: {case.region}".ljust(46)
+            line += "/".join(f"{100 * a.truth:4.1f}" for a in rows[Arm.PLACEBO]).rjust(17)
+            for answers in rows.values():
+                line += "/".join(f"{100 * a.mean:.1f}" for a in answers).rjust(20)
+            for answers in rows.values():
+                line += f"{100 * statistics.fmean(a.spread for a in answers):8.1f}"
+            print(line, flush=True)
+
+
+def question_lumps() -> None:
+    """(f) A period of 1 ms against rounds of 0.5 to 10 ms."""
+    for scale in (1 / 12, 1 / 6, 1 / 3, 2 / 3, 5 / 3):
+        print(f"rounds of {6 * scale:.1f} ms")
+        compare(standard(scale), {
+            "bpf": REAL, "frozen+credit": with_rules(REAL, frozen=True, keep_credit=True),
+            "P = 0.25 ms": replace(REAL, period_ns=250 * US),
+        })  # fmt: skip
+
+
+def question_lockstep() -> None:
+    """(g) A thread whose pause begins at a tick is there again at the next one."""
+    compare(parallel() + standard(), {"period": REAL, "unpaused": replace(REAL, weight=Weight.UNPAUSED)})
+
+
+QUESTIONS: dict[str, Callable[[], None]] = {
+    "credit": question_credit, "cores": question_cores, "settle": question_settle, "pool": question_pool,
+    "dilation": question_dilation, "lumps": question_lumps, "lockstep": question_lockstep,
+}  # fmt: skip
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or QUESTIONS:
+        print(f"\n== {name}: {QUESTIONS[name].__doc__}")
+        QUESTIONS[name]()

@@ -1,0 +1,260 @@
+"""Programs with known answers, as in tests/workloads and as published by others. Times in ms unless they say ns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.simulation.machine import Body, Machine
+from tests.simulation.programs import (
+    MS,
+    Arrive,
+    Cell,
+    Client,
+    Get,
+    Lock,
+    Mutex,
+    NextPeriod,
+    Program,
+    Put,
+    Queue,
+    Reply,
+    Sleep,
+    Spin,
+    Store,
+    Turnstile,
+    Unlock,
+    Visit,
+    Work,
+)
+
+
+def ns(ms: float) -> int:
+    return round(ms * MS)
+
+
+def _program(name: str, cores: int, bodies: Callable[[], list[Body]]) -> Program:
+    def build(machine: Machine) -> None:
+        for body in bodies():
+            machine.spawn(body)
+
+    return Program(name, cores, build)
+
+
+def pipeline(fast: float = 4.8, slow: float = 6.0, capacity: int = 8) -> Program:
+    """A producer and a consumer with a bounded queue between them: the slow stage limits the program."""
+
+    def bodies() -> list[Body]:
+        queue = Queue(capacity)
+
+        def producer() -> Body:
+            while True:
+                yield Work(ns(fast), "fast")
+                yield Put(queue)
+
+        def consumer() -> Body:
+            while True:
+                yield Get(queue)
+                yield Work(ns(slow), "slow")
+                yield Visit()
+
+        return [producer(), consumer()]
+
+    return _program(f"pipeline {fast}/{slow}, queue {capacity}", 2, bodies)
+
+
+def backlog(fast: float, slow: float, items: int) -> Program:
+    """The same with a queue that holds `items` and is full at the start."""
+
+    def bodies() -> list[Body]:
+        queue = Queue(items)
+        queue.items.extend(range(items))
+
+        def producer() -> Body:
+            while True:
+                yield Work(ns(fast), "fast")
+                yield Put(queue)
+
+        def consumer() -> Body:
+            while True:
+                yield Get(queue)
+                yield Work(ns(slow), "slow")
+                yield Visit()
+
+        return [producer(), consumer()]
+
+    return _program(f"backlog {fast}/{slow}, queue {items}", 2, bodies)
+
+
+def barrier(one: float = 6.7, other: float = 6.4) -> Program:
+    """COZ's motivating example: two threads that meet; the longer one counts, and only as far as it is longer."""
+
+    def bodies() -> list[Body]:
+        turnstile = Turnstile(2)
+
+        def part(length: float, region: str, visits: bool) -> Body:
+            while True:
+                yield Work(ns(length), region)
+                yield Arrive(turnstile)
+                if visits:
+                    yield Visit()
+
+        return [part(one, "a", True), part(other, "b", False)]
+
+    return _program(f"barrier {one}/{other}", 2, bodies)
+
+
+def ping_pong(ping: float = 3.0, pong: float = 3.0, cores: int = 2) -> Program:
+    """Two threads that take turns over a socket."""
+
+    def bodies() -> list[Body]:
+        there, back = Queue(), Queue()
+
+        def first() -> Body:
+            while True:
+                yield Work(ns(ping), "ping")
+                yield Put(there)
+                yield Get(back)
+                yield Visit()
+
+        def second() -> Body:
+            while True:
+                yield Get(there)
+                yield Work(ns(pong), "pong")
+                yield Put(back)
+
+        return [first(), second()]
+
+    return _program(f"ping-pong {ping}/{pong}", cores, bodies)
+
+
+def lock(local: float = 3.0, critical: float = 4.0, threads: int = 2, cores: int = 2, fair: bool = False) -> Program:
+    """Local work outside, critical work inside one lock."""
+
+    def bodies() -> list[Body]:
+        mutex = Mutex(fair)
+
+        def rounds() -> Body:
+            while True:
+                yield Work(ns(local), "local")
+                yield Lock(mutex)
+                yield Work(ns(critical), "critical")
+                yield Unlock(mutex)
+                yield Visit()
+
+        return [rounds() for _ in range(threads)]
+
+    return _program(f"lock {local}/{critical}, {threads} threads", cores, bodies)
+
+
+def spin(a: float = 3.0, b: float = 3.0) -> Program:
+    """Two threads that take turns; the waiting one spins."""
+
+    def bodies() -> list[Body]:
+        turn = Cell(0)
+
+        def first() -> Body:
+            while True:
+                yield Work(ns(a), "a")
+                yield Store(turn, 1)
+                yield Spin(turn, 0, "spin")
+                yield Visit()
+
+        def second() -> Body:
+            while True:
+                yield Spin(turn, 1, "spin")
+                yield Work(ns(b), "b")
+                yield Store(turn, 0)
+
+        return [first(), second()]
+
+    return _program(f"spin {a}/{b}", 2, bodies)
+
+
+def independent(a: float = 3.3, b: float = 2.7, threads: int = 8, cores: int = 2, pinned: bool = False) -> Program:
+    """Threads that have nothing to do with each other but their cores."""
+
+    def build(machine: Machine) -> None:
+        def rounds(offset: float) -> Body:
+            yield Work(ns(offset))
+            while True:
+                yield Work(ns(a), "a")
+                yield Work(ns(b), "b")
+                yield Visit()
+
+        for i in range(threads):
+            affinity = frozenset({i % cores}) if pinned else None
+            machine.spawn(rounds((a + b) * i / threads), affinity=affinity)
+
+    return Program(f"{threads} independent threads on {cores} cores{', pinned' if pinned else ''}", cores, build)
+
+
+def convoy(local: float = 2.0, critical: float = 1.0, penalty: float = 0.5, threads: int = 4) -> Program:
+    """A lock whose critical section takes longer the more threads wait for it (its cache lines travel): faster
+    local work means more waiters, so the program gets slower."""
+
+    def bodies() -> list[Body]:
+        mutex = Mutex(fair=True)
+
+        def rounds() -> Body:
+            while True:
+                yield Work(ns(local), "local")
+                yield Lock(mutex)
+                yield Work(ns(critical + penalty * len(mutex.waiters)), "critical")
+                yield Unlock(mutex)
+                yield Visit()
+
+        return [rounds() for _ in range(threads)]
+
+    return _program(f"convoy {local}/{critical}+{penalty}", threads, bodies)
+
+
+def work_and_sleep(work: float = 3.0, sleep: float = 3.0) -> Program:
+    def bodies() -> list[Body]:
+        def rounds() -> Body:
+            while True:
+                yield Work(ns(work), "work")
+                yield Sleep(ns(sleep))
+                yield Visit()
+
+        return [rounds()]
+
+    return _program(f"work and sleep {work}/{sleep}", 1, bodies)
+
+
+def deadline(work: float = 5.0, period: float = 10.0) -> Program:
+    """Paced from outside: a true gain of 0 whatever is sped up."""
+
+    def bodies() -> list[Body]:
+        def rounds() -> Body:
+            while True:
+                yield Work(ns(work), "work")
+                yield Visit()
+                yield NextPeriod(ns(period))
+
+        return [rounds()]
+
+    return _program(f"deadline {work} of {period}", 1, bodies)
+
+
+def pool(
+    workers: int = 2, clients: int = 1, work: float = 6.0, rest: float = 2.0, think: float = 4.0, lifo: bool = False
+) -> Program:
+    """Workers that take turns on outside clients, each of which waits for its answer before it asks again."""
+
+    def build(machine: Machine) -> None:
+        requests = Queue(lifo=lifo)
+
+        def worker() -> Body:
+            while True:
+                client = yield Get(requests)
+                yield Work(ns(work), "work")
+                yield Work(ns(rest), "rest")
+                yield Visit()
+                yield Reply(client)
+
+        for _ in range(workers):
+            machine.spawn(worker())
+        for i in range(clients):
+            Client(requests, ns(think)).start(machine, ns(1 + i))
+
+    return Program(f"pool of {workers} for {clients} clients", max(workers, 2), build)

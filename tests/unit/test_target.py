@@ -1,0 +1,174 @@
+"""The kernel's picture of the target: its mappings as rows of a table, and what its threads are called."""
+
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from causal.engine import MAPPING
+from causal.errors import CausalError
+from causal.mappings import Mapping, read_maps
+from causal.regions import RegionTable, Scope
+from causal.target import Target, main_region_table, thread_label
+from causal.windows import EngineOptions
+
+PROGRAM = os.path.realpath(sys.executable)
+
+
+class Engine:
+    """Keeps what it is told."""
+
+    def __init__(self, **options):
+        self.options = EngineOptions(**options)
+        self.versions = {}
+        self.unmapped = 0
+        self.spaces = {}
+        self.of = {}
+        self.ranges = None
+        self.handlers = {}
+        self.labels = {}
+
+    def counters(self):
+        return {"unmapped": self.unmapped}
+
+    def processes(self):
+        return dict(self.versions)
+
+    def remove_process(self, tgid):
+        del self.versions[tgid]
+
+    def registered(self, tgid):
+        return self.handlers.get(tgid, False)
+
+    def write_space(self, space, first, rows):
+        self.spaces[space] = (first, rows.copy())
+
+    def set_space(self, tgid, space):
+        self.of[tgid] = space
+
+    def write_ranges(self, ranges):
+        self.ranges = ranges.copy()
+
+    def threads(self):
+        return [(os.getpid(), os.getpid())]
+
+    def set_thread_region(self, tid, region):
+        self.labels[tid] = region
+
+
+@pytest.fixture
+def engine():
+    engine = Engine()
+    engine.versions[os.getpid()] = 1
+    return engine
+
+
+def target_of(engine, unit="module", patterns=("*",)):
+    return Target(engine, RegionTable(unit), Scope(PROGRAM, patterns))
+
+
+def test_a_process_becomes_a_table_of_its_mappings(engine):
+    table = RegionTable("module")
+    Target(engine, table, Scope(PROGRAM, ["*"])).refresh()
+    first, rows = engine.spaces[engine.of[os.getpid()]]
+    assert rows.dtype == MAPPING and first == 0
+    layout = read_maps(os.getpid())
+    assert [(row["start"], row["end"], row["offset"]) for row in rows] == [(m.start, m.end, m.offset) for m in layout]
+    assert np.all(rows["start"][1:] >= rows["end"][:-1])
+    main = next(i for i, mapping in enumerate(layout) if mapping.path == PROGRAM)
+    low, high = int(rows["lo"][main]), int(rows["hi"][main])
+    region = int(engine.ranges["region"][low])
+    assert high == low + 1 and table.region(region).binary == PROGRAM
+    # What is mapped several times is one module.
+    assert len({mapping.path for mapping in layout}) == len(table)
+
+
+def test_outside_of_the_scope_nothing_has_a_region(engine):
+    target_of(engine, patterns=()).refresh()
+    _, rows = engine.spaces[engine.of[os.getpid()]]
+    inside = [m.path == PROGRAM for m in read_maps(os.getpid())]
+    assert [bool(row["hi"] > row["lo"]) for row in rows] == inside
+
+
+def test_it_is_read_again_only_when_there_is_a_reason(engine, monkeypatch):
+    reads = []
+
+    def read(pid):
+        reads.append(pid)
+        return read_maps(pid)
+
+    monkeypatch.setattr("causal.target.read_maps", read)
+    target = target_of(engine)
+    for _ in range(3):
+        target.refresh()
+    assert len(reads) == 1
+    engine.unmapped += 1  # an address in no mapping that we know
+    target.refresh()
+    assert len(reads) == 2
+    engine.versions[os.getpid()] += 1  # another program was executed
+    target.refresh()
+    assert len(reads) == 3
+    assert len(engine.spaces) == 1  # nothing had changed
+
+
+def test_what_has_ended_is_forgotten(engine):
+    gone = 2**22 + 1  # above the largest possible pid
+    engine.versions[gone] = 1
+    target_of(engine).refresh()
+    assert set(engine.versions) == {os.getpid()}
+
+
+def test_spaces_move_on_and_begin_anew_when_the_table_is_full(engine, monkeypatch):
+    layout = read_maps(os.getpid())
+    engine.options = EngineOptions(max_mappings=2 * len(layout) + 1)
+    target = target_of(engine)
+    places = []
+    for change in range(4):
+        last = Mapping(2**46 + change, 2**46 + change + 1, 0, "[x]", 0, "0:0", "anonymous", False)
+        moved = [*layout[:-1], last]
+        monkeypatch.setattr("causal.target.read_maps", lambda pid, moved=moved: moved)
+        engine.versions[os.getpid()] += 1
+        target.refresh()
+        places.append(engine.spaces[engine.of[os.getpid()]][0])
+    assert places == [0, len(layout), 0, len(layout)]
+    assert 0 not in engine.spaces  # that one means "not read yet"
+
+
+def test_a_process_with_too_many_mappings(engine):
+    engine.options = EngineOptions(max_mappings=1)
+    with pytest.raises(CausalError) as caught:
+        target_of(engine).refresh()
+    assert "--max-mappings" in caught.value.hint
+
+
+def test_is_any_process_registered(engine):
+    target = target_of(engine)
+    assert not target.registered()
+    engine.versions[1] = 1
+    engine.handlers[1] = True
+    assert target.registered()
+
+
+# --- threads --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tid", "name", "label"),
+    [(100, "server", "server (main)"), (103, "server", "server/3"), (104, "io-worker", "io-worker")],
+)
+def test_what_a_thread_is_called(tid, name, label):
+    files = {f"/proc/100/task/{tid}/comm": name, "/proc/100/comm": "server"}
+    assert thread_label(tid, 100, files.__getitem__) == label
+
+
+def test_threads_are_given_their_regions(engine):
+    table = RegionTable("thread")
+    Target(engine, table, Scope(PROGRAM)).refresh()
+    assert table.region(engine.labels[os.getpid()]).name.endswith("(main)")
+
+
+def test_the_main_program_is_known_before_it_starts():
+    assert [region.name for region in main_region_table("module", PROGRAM, 1000)] == [os.path.basename(PROGRAM)]
+    assert len(main_region_table("thread", PROGRAM, 1000)) == 0
+    assert len(main_region_table("function", PROGRAM, 1 << 20)) > 0
