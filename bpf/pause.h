@@ -19,6 +19,20 @@ static __always_inline u64 task_word(u64 task, u64 offset)
 	return value;
 }
 
+// Is there room for a signal frame and the handler? A thread without an alternate stack uses its own; one that is on it
+// already, in a handler of its own, has only what is left of it.
+static __always_inline bool alternate_stack_fits(u64 task)
+{
+	u64 size = task_word(task, TASK_ALT_SIZE), base, regs, sp;
+
+	if (!size)
+		return true;
+	base = task_word(task, TASK_ALT_SP);
+	regs = (u64)bpf_task_pt_regs((void *)bpf_get_current_task_btf());
+	sp = task_word(regs, __builtin_offsetof(struct pt_regs, sp));
+	return (sp > base && sp <= base + size ? sp - base : size) >= MIN_ALT_STACK;
+}
+
 // Read at the moment of the decision, so that no change of mask, handler or stack can be missed.
 // Returns the counter that says why not, or -1 when the signal will be delivered to our handler now.
 static __always_inline int obstacle(u32 tgid)
@@ -27,14 +41,12 @@ static __always_inline int obstacle(u32 tgid)
 	u64 action = task_word(task, TASK_SIGHAND) + SIGHAND_ACTION + (PAUSE_SIGNAL - 1) * ACTION_SIZE;
 	u64 handler = task_word(action, ACTION_HANDLER);
 	struct process *p = processes.lookup(&tgid);
-	u64 alternate;
 
 	if (!p || !p->handler || handler != p->handler)
 		return C_UNREGISTERED;
 	if (task_word(task, TASK_BLOCKED) & (1ULL << (PAUSE_SIGNAL - 1)))
 		return C_BLOCKED_MASK;
-	alternate = task_word(task, TASK_ALT_SIZE);
-	if (alternate && alternate < MIN_ALT_STACK)
+	if (!alternate_stack_fits(task))
 		return C_SMALL_STACK;
 	// A vfork child borrows its parent's memory, and a seccomp filter may kill on the stub's system calls.
 	if (task_word(task, TASK_VFORK_DONE) || ((u32)task_word(task, TASK_FLAGS) & PF_EXITING))

@@ -29,7 +29,7 @@ class PlanOptions:
 
     min_window_ns: int = 300_000_000
     max_window_ns: int = 4_000_000_000
-    settle_ns: int = 200_000_000
+    settle_ns: int = 400_000_000
     max_settle_ns: int = 2_000_000_000
     target_visits: int = 40
     min_visits: int = 5

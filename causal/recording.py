@@ -147,9 +147,16 @@ def _refuse_what_cannot_pause(main: Binary, owner: Owner | None) -> None:
 
 
 def record(
-    options: RunOptions, interruption: Interruption, observe: Callable[[Status], None] = lambda status: None
+    options: RunOptions,
+    interruption: Interruption,
+    observe: Callable[[Status], None] = lambda status: None,
+    report: Callable[[Path], None] = lambda path: None,
 ) -> Outcome:
-    """Run the command under experiments and write its profile. Raises CausalError; the target is never left paused."""
+    """Run the command under experiments and write its profile. Raises CausalError; the target is never left paused.
+
+    `observe` is told how it goes; `report` is called with the finished profile, before a command that still runs is
+    asked to end.
+    """
     capabilities.require()
     capabilities.ensure_tracefs()
     subject = examine(options)
@@ -163,7 +170,7 @@ def record(
         for number, probes in enumerate(subject.probes.values()):
             for probe in probes:
                 engine.attach_point(number, probe.path, probe.file_offset)
-        recorder = _Recorder(options, subject, engine, writer, rng, interruption, observe, began_ns)
+        recorder = _Recorder(options, subject, engine, writer, rng, interruption, observe, report, began_ns)
         return recorder.repeat() if options.repeat else recorder.experiment()
 
 
@@ -176,6 +183,7 @@ class _Recorder:
     rng: random.Random
     interruption: Interruption
     observe: Callable[[Status], None]
+    report: Callable[[Path], None]
     began_ns: int
 
     def experiment(self) -> Outcome:
@@ -204,7 +212,7 @@ class _Recorder:
         )  # fmt: skip
         reason, child = runs.run(self.options.repeat or 1)
         self._finish(reason, child, target, runs.pairs)
-        return self._leave(child, reason) if child else Outcome(self.options.output, reason, None)
+        return self._leave(child, reason)
 
     def _planner(self) -> Planner:
         plan = PlanOptions()
@@ -330,6 +338,7 @@ class _Recorder:
     def _leave(self, child: Child, reason: str) -> Outcome:
         """The measurement is over: our own child ends with it, unless the user wants to keep it."""
         self.engine.close()
+        self.report(self.options.output)
         if child.poll() is not None:
             return Outcome(self.options.output, reason, child.status)
         if not self.options.keep_running:

@@ -46,7 +46,7 @@ class Repetitions:
     _started_ns: int = 0
     _last_s: float = 0.0
 
-    def run(self, executions: int) -> tuple[str, Child | None]:
+    def run(self, executions: int) -> tuple[str, Child]:
         """Execute the command so many times. Returns why it ended, and the last child."""
         self._asked, self._started_ns = executions, time.monotonic_ns()
         child, reading = self._execute(Arm.PLAIN, 0, 0.0)

@@ -34,8 +34,13 @@ class LiveProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the lines away; may be called twice."""
         if self._live:
             self._live.stop()
+            self._live = None
 
     def show(self, status: Status) -> None:
         """Draw, at most a few times a second."""

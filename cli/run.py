@@ -59,7 +59,7 @@ class RunCommand:
         how.add_argument("--duration", type=duration, metavar="T", help="stop after T (30s, 2m); default: when it ends")
         how.add_argument("--seed", type=int, help="make the choice of experiments repeatable")
         how.add_argument(
-            "--period", type=duration, metavar="T", help="sampling period (default: as 5%% of a CPU allows)"
+            "--period", type=duration, metavar="T", help="sampling period (default: by its cost)"
         )
         how.add_argument("--max-pause", type=duration, default=0.2, metavar="T", help="longest pause (default: 200ms)")
         how.add_argument("--max-threads", type=positive, default=16384, metavar="N", help=argparse.SUPPRESS)
@@ -90,9 +90,15 @@ class RunCommand:
             from cli.live import LiveProgress
 
             with LiveProgress(args.quiet) as progress:
-                outcome = record(options, interruption, progress.show)
-        if not args.quiet:
-            _print_result(outcome)
+
+                def report(path: Path) -> None:
+                    progress.stop()
+                    if not args.quiet:
+                        _print_result(path)
+
+                outcome = record(options, interruption, progress.show, report)
+        if outcome.keeps_running and not args.quiet:
+            print(f"the program goes on as process {outcome.keeps_running}")
         return _exit_code(outcome)
 
 
@@ -172,14 +178,12 @@ def _suggest(options: RunOptions, interruption: Interruption) -> int:
     )
 
 
-def _print_result(outcome: Outcome) -> None:
+def _print_result(path: Path) -> None:
     from causal.profile import read_profile
     from cli.report import print_report
 
-    print_report(read_profile(outcome.path))
-    print(f"\nsee it again: causal-bpf report {shlex.quote(str(outcome.path))}")
-    if outcome.keeps_running:
-        print(f"the program goes on as process {outcome.keeps_running}")
+    print_report(read_profile(path))
+    print(f"\nsee it again: causal-bpf report {shlex.quote(str(path))}", flush=True)
 
 
 def _exit_code(outcome: Outcome) -> int:

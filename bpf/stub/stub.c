@@ -21,6 +21,7 @@ enum {
 	SYS_MMAP = 9,
 	SYS_RT_SIGACTION = 13,
 	SYS_NANOSLEEP = 35,
+	SYS_READLINK = 89,
 	SYS_PRCTL = 157,
 	SYS_GETTID = 186,
 };
@@ -132,6 +133,28 @@ static const char *number(const char *text, u64 *value)
 	return *text == ':' ? text + 1 : text;
 }
 
+// A program may have closed the inherited descriptor and opened a file in its place, and reading a mapped file beyond
+// its end kills. So the descriptor must be a BPF map; of those the kernel maps no more than there is.
+static int is_bpf_map(u64 descriptor)
+{
+	char path[40] = "/proc/self/fd/", target[32], digits[20];
+	int length = 14, n = 0;
+	long got;
+
+	do {
+		digits[n++] = '0' + descriptor % 10;
+		descriptor /= 10;
+	} while (descriptor && n < 20);
+	while (n)
+		path[length++] = digits[--n];
+	path[length] = 0;
+	got = system_call(SYS_READLINK, (u64)path, (u64)target, sizeof(target) - 1, 0, 0, 0);
+	if (got <= 0)
+		return 0;
+	target[got] = 0;
+	return after_prefix(target, "anon_inode:bpf-map") != 0;
+}
+
 // CAUSAL_BPF_STUB=descriptor:lines:signal
 static const char *configuration(char **environment)
 {
@@ -157,7 +180,7 @@ __attribute__((constructor)) static void causal_bpf_init(int argc, char **argv, 
 	if (!text)
 		return;
 	number(number(number(text, &descriptor), &lines), &signal);
-	if (!lines || !signal)
+	if (!lines || !signal || !is_bpf_map(descriptor))
 		return;
 	// A program that has a use for the signal keeps it.
 	if (system_call(SYS_RT_SIGACTION, signal, 0, (u64)&old, 8, 0, 0) || old.handler > SIG_IGN)

@@ -16,8 +16,8 @@ from causal.drt.traces import Bools, Floats, Ints, Sparse, Traces
 
 # A count follows the input when the input explains most of its variation, that is more than half.
 _FOLLOWS_INPUT = 0.5
-# A column is the output in disguise when not even rounding to float32 tells them apart.
-_SAME = 1e-6
+# A column is the output in disguise when they agree to the six digits that are usually printed.
+_SAME = 1e-5
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """K-linear clustering: K-means with lines as centroids, from many starts at once.
 
-Each class k is a line b_k with scatter s_k and share p_k. As in K-means, atoms are given to the class under which
-they are most likely, and classes are fitted to their atoms, until nothing changes. This maximises the classification
-likelihood; with the penalty of BIC it is the integrated completed likelihood (Biernacki, Celeux and Govaert, 2000),
-which counts a class only where traces can be told to belong to it. Single traces may also belong to no class: outliers
-have a uniform density.
+Each class k is a line b_k with scatter s_k. As in K-means, atoms are given to the class under which they are most
+likely, and classes are fitted to their atoms, until nothing changes. This maximises the classification likelihood. It
+is judged with the shares of the classes and the penalty of BIC, which is the integrated completed likelihood
+(Biernacki, Celeux and Govaert, 2000): it counts a class only where traces can be told to belong to it. Single traces
+may also belong to no class: outliers have a uniform density.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ class KLinear:
             labels = updated
             state = self._fit(labels, classes)
         costs = self._costs(state)
+        costs[:, :-1] -= np.log(classes * state.share)[:, :, None] * self._atoms.size
         return [self._judge(state, labels, costs, start) for start in range(count)]
 
     def _assign(self, costs: Floats) -> Ints:
@@ -125,7 +126,8 @@ class KLinear:
         """Negative log likelihoods (S, K + 1, A); the last class is that of outliers, open to single traces alone."""
         count, classes, width = state.lines.shape
         squares = self.squares(state.lines.reshape(-1, width)).reshape(count, classes, -1)
-        constant = np.log(state.sigma) + 0.5 * _LOG_TAU - np.log(state.share)
+        # All shares alike: with their own, small classes would be eaten by large ones before they are judged.
+        constant = np.log(state.sigma) + 0.5 * _LOG_TAU + np.log(classes)
         costs = squares / (2.0 * state.sigma**2)[:, :, None] + constant[:, :, None] * self._atoms.size
         outside = np.log(self._problem.spread) - np.log(state.outlier_share)
         outlier = np.where(self._atoms.single, outside[:, None] * self._atoms.size, np.inf)

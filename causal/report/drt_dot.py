@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TextIO
 
 from causal.drt.model import Explanation
@@ -12,31 +11,27 @@ from causal.report.drt_words import formula, sentence
 
 def write_dot(explanation: Explanation, out: TextIO) -> None:
     """Write a digraph; names are escaped."""
+    nodes: list[str] = []
+    edges: list[str] = []
+    _add(explanation, explanation.tree, nodes, edges)
     out.write('digraph explanation {\n  node [shape=box, fontname="sans-serif"];\n')
-    out.writelines(f"  {line}\n" for line in _lines(explanation, explanation.tree, iter(range(1_000_000))))
+    out.writelines(f"  {line}\n" for line in nodes + edges)
     out.write("}\n")
 
 
-def _lines(explanation: Explanation, node: Node, numbers: Iterator[int]) -> Iterator[str]:
-    number = next(numbers)
-    total = int(node.counts.sum())
-    if node.children is None:
+def _add(explanation: Explanation, node: Node, nodes: list[str], edges: list[str]) -> int:
+    """Append a node, and all below it; returns its number."""
+    number = len(nodes)
+    if node.children is None or node.feature is None:
         parts = [f"class {k}: {share:.0%}" for k, share in enumerate(node.distribution) if share > 0]
-        text = "\n".join([*parts, formula(explanation, node.majority), f"{total} traces"])
-        yield f"n{number} [label={_quote(text)}, style=rounded];"
-        return
-    assert node.feature is not None
-    yield f"n{number} [label={_quote(explanation.features.columns[node.feature].name)}];"
+        text = "\n".join([*parts, formula(explanation, node.majority), f"{int(node.counts.sum())} traces"])
+        nodes.append(f"n{number} [label={_quote(text)}, style=rounded];")
+        return number
+    nodes.append(f"n{number} [label={_quote(explanation.features.columns[node.feature].name)}];")
     for above, child in enumerate(node.children):
-        # The next number is the child's own: take it without spending it.
-        upcoming = next(numbers)
-        yield f"n{number} -> n{upcoming} [label={_quote(sentence(explanation, node, bool(above)))}];"
-        yield from _lines(explanation, child, _with(upcoming, numbers))
-
-
-def _with(first: int, rest: Iterator[int]) -> Iterator[int]:
-    yield first
-    yield from rest
+        below = _add(explanation, child, nodes, edges)
+        edges.append(f"n{number} -> n{below} [label={_quote(sentence(explanation, node, bool(above)))}];")
+    return number
 
 
 def _quote(text: str) -> str:

@@ -78,12 +78,12 @@ def test_program_with_address_sanitizer(causal_bpf, compiled):
 def test_stripped_program(causal_bpf, record, stripped):
     finished = causal_bpf("run", "-p", "progress", "--", stripped)
     finished.assert_error(1, "no function progress in stripped", "stripped: only the functions it exports")
-    recording = record(stripped, "--beside", 0, point="clock_nanosleep@libc", options=["--duration", "2s"])
+    recording = record(stripped, "--beside", 0, point="clock_nanosleep@libc", options=["--duration", "1s"])
     assert recording.finished.code == 0
     note = next(message for message in recording.profile.end.messages if "is stripped" in message)
     assert "--unit module" in note and "--unit thread" in note
     # And that is true.
-    options = ["--duration", "3s", "-u", "module"]
+    options = ["--duration", "2s", "-u", "module"]
     recording = record(stripped, "--beside", 0, point="clock_nanosleep@libc", options=options)
     assert recording.finished.code == 0
     assert recording.share("stripped") > 0.5
@@ -116,7 +116,7 @@ def test_point_not_found(causal_bpf, workloads):
 def test_point_never_visited(causal_bpf, programs, tmp_path):
     path = tmp_path / "profile.jsonl"
     finished = causal_bpf(
-        "run", "-p", "never_called", "--duration", "3s", "-o", path, "--", programs / "ending", 100_000, 0
+        "run", "-p", "never_called", "--duration", "7s", "-o", path, "--", programs / "ending", 100_000, 0
     )
     assert finished.code == 0 and finished.err == ""
     text = " ".join(finished.out.split())
@@ -133,7 +133,6 @@ def test_program_that_ends_at_once(causal_bpf):
     assert finished.code == 0 and finished.err == ""
     text = " ".join(finished.out.split())
     assert "Nothing to conclude: " in text and ("ended before" in text or "used no CPU time" in text)
-    assert causal_bpf("run", "-p", "write@libc", "--", "false").code == 1
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,9 @@ from causal.progress import parse_spec, resolve
 from causal.symbols.elf import Binary
 from causal.symbols.libraries import libraries_of
 
+# bcc's own, once for each string it is given.
+pytestmark = pytest.mark.filterwarnings("ignore:not a bytes object:DeprecationWarning")
+
 PATIENT_S = 60
 
 

@@ -6,6 +6,7 @@ the report of the profiler, put it.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from dataclasses import dataclass
@@ -26,9 +27,9 @@ class Timeline:
 
     @property
     def interval_ns(self) -> float:
-        """Mean effective time between visits."""
+        """Mean effective time between visits; not a number when there were too few, as time may stand still."""
         if len(self.visits) < 2:
-            raise ValueError("fewer than two visits")
+            return math.nan
         return (self.visits[-1] - self.visits[0]) / (len(self.visits) - 1)
 
 

@@ -56,7 +56,7 @@ def test_text_says_what_matters(snapbuddy):
     assert "time_ms of 616 traces by size_bytes" in text
     assert "Tree: 8 leaves on 3 functions" in text
     assert "Kaleidoscope.filter called at least once" in text
-    assert re.search(r"time = \S+ ms \+ 0\.0264 ms/bytes \* size", text)
+    assert re.search(r"time = \S+ ms \+ 0\.026\d ms/bytes \* size", text)
     assert "Kaleidoscope.filter stands for functions called in the same traces: Kaleidoscope.prepare" in text
     assert "Classes side by side" in text
     assert "accuracy 100.0%" in text
