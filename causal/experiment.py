@@ -105,7 +105,7 @@ class Experiments:
         """Experiment for so long (None: until the target ends). Returns why it ended: duration, exit or interrupt."""
         self._started_ns, self._duration_ns = self.world.now_ns(), duration_ns
         self._look()
-        self._fit_levels()
+        self._fit_budget()
         while (why := self._ended()) is None:
             pair = self.planner.next_pair(self._shares())
             if pair is None:
@@ -126,13 +126,12 @@ class Experiments:
             if self.lengths.rates and all(self.lengths.rates.values()) and self._recent:
                 return
 
-    def _fit_levels(self) -> None:
+    def _fit_budget(self) -> None:
         if self._duration_ns is None:
             return
         # A pair is a placebo and a treated window of about twice its length, each with its settle time.
-        pair_ns = 3 * (self.lengths.window_ns() + self.planner.options.settle_ns)
-        regions = max(len(self.planner.candidates(self._shares())), 1)
-        self.planner.fit_levels(self._left_ns() / pair_ns / regions)
+        pair_ns = 3 * (self.lengths.window_ns() + self.lengths.settle_ns(0))
+        self.planner.fit_budget(self._left_ns() / pair_ns, len(self.planner.candidates(self._shares())))
 
     def _ended(self) -> str | None:
         if self.world.interrupted():
@@ -184,11 +183,10 @@ class Experiments:
             factor = stretch(arm, self._cpus.get(pair.region, 1.0), level)
             settle_ns = int(self.lengths.settle_ns(pair.region) * factor)
             length_ns = self._within_budget(int(self.lengths.window_ns() * factor), 1 / len(pair.arms))
-            # The placebo keeps the same clock, so that the same threads are signalled. In dilation the region pauses
-            # too and then runs at every tick: it needs less for the clock to grow as fast as in the treated window.
-            speedup = level / factor if arm is Arm.DILATION else level
+            # The placebo keeps the same clock, so that the same threads are signalled.
+            plan = WindowPlan(arm, pair.region, level, settle_ns, length_ns)
             throttled = self.world.throttled()
-            reading = self._measure(WindowPlan(arm, pair.region, speedup, settle_ns, length_ns))
+            reading = self._measure(plan)
             if reading is None:
                 return False
             void = "cgroup CPU quota throttled the target" if self.world.throttled() > throttled else None

@@ -20,6 +20,7 @@ MIN_SHARE = 0.01
 # Coarse to fine: a run takes the finest of these that still gives every level a few pairs.
 LADDERS: tuple[tuple[int, ...], ...] = ((25, 50, 75, 100), tuple(range(10, 101, 10)), tuple(range(5, 101, 5)))
 PAIRS_PER_LEVEL = 4
+PAIRS_FOR_A_VERDICT = 6
 _FIRST_CHECKS = range(3)
 
 
@@ -29,8 +30,10 @@ class PlanOptions:
 
     min_window_ns: int = 300_000_000
     max_window_ns: int = 4_000_000_000
-    settle_ns: int = 400_000_000
-    max_settle_ns: int = 2_000_000_000
+    min_settle_ns: int = 100_000_000
+    max_settle_ns: int = 400_000_000
+    max_drain_ns: int = 2_000_000_000
+    settle_visits: int = 64
     target_visits: int = 40
     min_visits: int = 5
     dilation_every: int = 4
@@ -74,11 +77,16 @@ class Lengths:
         mean = sum(ratios) / len(ratios)
         spread = math.sqrt(sum((ratio - mean) ** 2 for ratio in ratios) / (len(ratios) - 1) / len(ratios))
         if abs(mean) > max(0.03, 2.5 * spread):
-            self._settle[region] = min(2 * self.settle_ns(region), self.options.max_settle_ns)
+            self._settle[region] = min(2 * self.settle_ns(region), self.options.max_drain_ns)
             ratios.clear()
 
     def settle_ns(self, region: int) -> int:
-        return self._settle.get(region, self.options.settle_ns)
+        """Effective time before a window in which queues fill or drain: some tens of visits, within limits."""
+        if region in self._settle:
+            return self._settle[region]
+        rates = [rate for rate in self.rates.values() if rate > 0]
+        wanted = self.options.settle_visits / min(rates) * 1e9 if rates else self.options.max_settle_ns
+        return int(min(max(wanted, self.options.min_settle_ns), self.options.max_settle_ns))
 
     def window_ns(self) -> int:
         """Effective length that gives the rarest point that is visited at all enough visits."""
@@ -110,6 +118,7 @@ class Planner:
         self._fixed_levels = bool(levels)
         self._only = only
         self.options = options or PlanOptions()
+        self._most_regions = 0
         self._pairs: Counter[int] = Counter()
         self._used: dict[int, Counter[int]] = defaultdict(Counter)
         self._number = 0
@@ -118,12 +127,19 @@ class Planner:
     def levels(self) -> tuple[int, ...]:
         return self._levels
 
-    def fit_levels(self, pairs_in_budget: float) -> None:
-        """Use the finest ladder for which each level gets a few pairs; levels the user gave stay."""
+    def fit_budget(self, pairs: float, regions: int) -> None:
+        """Plan for so many pairs over so many candidates: better an answer on few regions than none on many.
+
+        The regions that run most are tried, as many as get enough pairs for a verdict; levels are the finest ladder
+        that gives each level a few pairs. Levels and regions that the user gave stay.
+        """
+        if self._only is None:
+            self._most_regions = max(1, int(pairs / PAIRS_FOR_A_VERDICT))
         if self._fixed_levels:
             return
+        each = pairs / max(1, min(regions, self._most_regions or regions))
         for ladder in LADDERS:
-            if pairs_in_budget >= PAIRS_PER_LEVEL * len(ladder):
+            if each >= PAIRS_PER_LEVEL * len(ladder):
                 self._levels = ladder
 
     def candidates(self, samples: Mapping[int, int]) -> dict[int, float]:
@@ -132,7 +148,10 @@ class Planner:
         shares = {region: count / total for region, count in samples.items() if count}
         if self._only is not None:
             return {region: max(shares.get(region, 0.0), MIN_SHARE) for region in sorted(self._only)}
-        return {region: share for region, share in sorted(shares.items()) if share >= MIN_SHARE}
+        worth = [region for region, share in shares.items() if share >= MIN_SHARE]
+        # Regions that were begun go on: a verdict half made is worth more than a new start.
+        worth.sort(key=lambda region: (not self._pairs[region], -shares[region]))
+        return {region: shares[region] for region in sorted(worth[: self._most_regions or None])}
 
     def next_pair(self, samples: Mapping[int, int]) -> Pair | None:
         """The next pair given the samples per region of late; None when nothing in scope runs."""
@@ -147,8 +166,7 @@ class Planner:
         level = self._rng.choice([level for level in self._levels if used[level] == fewest])
         arms = [Arm.TREATED, Arm.PLACEBO]
         # The check comes early, because without it no number is worth showing, and then now and then.
-        before = self._pairs[region]
-        if before in _FIRST_CHECKS or before % self.options.dilation_every == 0:
+        if self._number in _FIRST_CHECKS or self._pairs[region] % self.options.dilation_every == 1:
             arms.append(Arm.DILATION)
         self._rng.shuffle(arms)
         self._pairs[region] += 1

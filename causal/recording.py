@@ -185,6 +185,7 @@ class _Recorder:
     observe: Callable[[Status], None]
     report: Callable[[Path], None]
     began_ns: int
+    startup_ns: int = 0
 
     def experiment(self) -> Outcome:
         """Windows within one execution of the command."""
@@ -271,7 +272,7 @@ class _Recorder:
                     "repeat": self.options.repeat,
                     "sample_cost_ns": self.engine.sample_cost_ns,
                     "threshold_ns": self.options.engine.threshold_ns,
-                    "settle_ns": PlanOptions().settle_ns,
+                    "max_settle_ns": PlanOptions().max_settle_ns,
                     "only": list(self.options.only),
                     "speedups": list(self.options.speedups or ()),
                 },
@@ -281,7 +282,8 @@ class _Recorder:
                 ),
             )
         )
-        self.writer.startup(time.monotonic_ns() - self.began_ns)
+        self.startup_ns = time.monotonic_ns() - self.began_ns
+        self.writer.startup(self.startup_ns)
 
     def _finish(self, reason: str, child: Child | None, target: Target, pairs: int) -> None:
         counters = self.engine.counters()
@@ -312,6 +314,7 @@ class _Recorder:
             "wakes_helper", "moved_ns", "leaf_callers", "no_stack", "kernel_mode", "pause_capped",
         )  # fmt: skip
         return {
+            "startup_s": self.startup_ns / 1e9,
             "pairs": pairs,
             **{new: counters[old] for new, old in renamed.items()},
             **{name: counters[name] for name in kept},
@@ -330,6 +333,12 @@ class _Recorder:
             messages.append(
                 "most pauses were not possible (no handler, signal blocked, small signal stack, or seccomp): "
                 "predictions are unreliable"
+            )
+        run_ns = time.monotonic_ns() - self.began_ns - self.startup_ns
+        if counters["wakes_target"] * self.engine.options.period_ns > run_ns:
+            messages.append(
+                f"threads wake each other {counters['wakes_target'] * 1e9 / run_ns:,.0f} times a second, faster than "
+                "the sampling period: what they hand over within a period is smeared"
             )
         if counters["threads_lost"]:
             messages.append(f"{counters['threads_lost']} threads did not fit the table; raise --max-threads")

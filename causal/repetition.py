@@ -52,7 +52,7 @@ class Repetitions:
         child, reading = self._execute(Arm.PLAIN, 0, 0.0)
         if reading:
             self._record(Arm.PLAIN, Pair(0, 0, 0.0, ()), reading)
-        self.planner.fit_levels(executions / 2)
+        self.planner.fit_budget(executions / 2, len(self.planner.candidates(self._shares)))
         while not self.interrupted() and self._done + 2 <= executions and child.status == 0:
             pair = self.planner.next_pair(self._shares)
             if pair is None:

@@ -107,7 +107,7 @@ def _conclusion(
         )
     if end is not None and end.samples_in_scope == 0:
         return (
-            f"none of the {end.samples:,} samples lies in scope: choose where to look with --binary and --scope"
+            f"none of the {end.samples:,} samples lies in scope: choose the binaries that count with -b"
             " (default: the main executable)"
         )
     if not any(window.arm == "treated" for window in profile.windows):
@@ -122,10 +122,12 @@ def _conclusion(
             f"{names} was never visited during an experiment: name a function with -p that the program enters"
             " each time it has finished a piece of work"
         )
-    return _inconclusive(windows, visits, results)
+    return _inconclusive(profile, windows, visits, results)
 
 
-def _inconclusive(windows: Sequence[Window], visits: dict[str, int], results: Sequence[RegionResult]) -> str | None:
+def _inconclusive(
+    profile: Profile, windows: Sequence[Window], visits: dict[str, int], results: Sequence[RegionResult]
+) -> str | None:
     verdicts = Counter(result.verdict for result in results)
     if verdicts[Verdict.PACED] == len(results):
         return (
@@ -134,11 +136,11 @@ def _inconclusive(windows: Sequence[Window], visits: dict[str, int], results: Se
         )
     if verdicts[Verdict.UNDECIDED] == 0:
         return (
-            "none of the regions tried matters for the progress seen: try the others (longer run, --scope, --binary),"
-            " or look for time spent waiting"
+            "none of the regions tried matters for the progress seen: try the others (longer run, other binaries"
+            " with -b), or look for time spent waiting"
         )
     if all(result.fit is None for result in results):
-        if max(_visits_per_window(windows, point) for point in visits) < _FEW_VISITS:
+        if max(_visits_per_window(windows, point) for point in visits) < _FEW_VISITS and not _end_to_end(profile):
             return (
                 "too few visits of the progress points: choose one that is visited more often, or run much longer"
                 " (--duration)"
@@ -150,6 +152,11 @@ def _inconclusive(windows: Sequence[Window], visits: dict[str, int], results: Se
         if result.verdict is Verdict.UNDECIDED and result.fit is not None
     ]
     return f"the intervals are still too wide: {longer(min(margins))}" if margins else None
+
+
+def _end_to_end(profile: Profile) -> bool:
+    # One visit per execution is all there can be.
+    return any(point.kind == "end-to-end" for point in profile.header.progress_points)
 
 
 def _visits_per_window(windows: Sequence[Window], point: str) -> float:
@@ -166,7 +173,7 @@ def _messages(profile: Profile, windows: Sequence[Window], visits: dict[str, int
         mean = _visits_per_window(windows, point)
         if windows and total == 0 and any(visits.values()):
             messages.append(f"{point} was never visited during an experiment: check its name")
-        elif 0 < mean < _FEW_VISITS:
+        elif 0 < mean < _FEW_VISITS and not _end_to_end(profile):
             messages.append(f"{point} is visited {mean:.1f} times a window only: a more frequent point decides faster")
     messages += _uneven_messages(windows, list(visits))
     messages += _loss_messages(profile, windows)
@@ -220,7 +227,7 @@ def _loss_messages(profile: Profile, windows: Sequence[Window]) -> list[str]:
     counters, samples = profile.end.diagnosis, profile.end.samples
     if 0 < profile.end.samples_in_scope < _LOW_SHARE_IN_SCOPE * samples:
         share = profile.end.samples_in_scope / samples
-        messages.append(f"only {share:.0%} of the CPU samples lie in scope: widen it with --binary or --scope")
+        messages.append(f"only {share:.0%} of the CPU samples lie in scope: widen it with -b")
     for name, meaning in (
         ("stacks_truncated", "stacks were cut off before a frame in scope; their time counts for no region"),
         ("unmapped", "samples lie in no known file (just-in-time code?); their time counts for no region"),

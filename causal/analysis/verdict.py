@@ -76,7 +76,7 @@ def longer(half_width: float) -> str:
     """The advice that goes with an interval that is too wide."""
     factor = longer_factor(half_width)
     if factor > _LONGEST_ADVICE:
-        return "far too little was seen: choose a progress point that is visited more often"
+        return "far too little was seen: run for minutes, or choose a progress point that is visited more often"
     return f"run {factor} times as long, or try fewer regions (--only)"
 
 

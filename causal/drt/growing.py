@@ -7,6 +7,7 @@ functions only those are tried that say something about the classes, at the root
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -19,8 +20,10 @@ from causal.drt.tree import Node, leaf_cost, leaf_numbers, prune, renumber, tree
 _MOST_FEATURES = 256
 _SCREENED_ROOT, _SCREENED_LEAF = 64, 8
 _SCREENING_ROUNDS = 6
-# Among equal splits scikit-learn takes any: with few distinct rows there is time to try which makes the tree smaller.
-_RETRIES, _RETRY_ROWS = 16, 2000
+# Among equal splits scikit-learn takes any, and which are equal depends on how impurity is measured and on whether
+# traces or distinct rows are counted. With few rows there is time to try what makes the smallest tree.
+_RETRIES, _RETRY_ROWS = 4, 2000
+_VARIANTS = tuple(product(("gini", "entropy"), (True, False), range(_RETRIES)))
 # Beyond this many leaves no tree is read; it bounds the time spent on labels that nothing explains.
 _MOST_LEAVES = 256
 
@@ -97,24 +100,54 @@ def _grow_greedily(values: Floats, counts: Floats, penalty: float, max_depth: in
     root = counts.sum(axis=0)
     if values.shape[1] == 0 or (root > 0).sum() < 2 or len(values) < 2:
         return Node(root)
-    retries = _RETRIES if len(values) <= _RETRY_ROWS else 1
-    trees = [prune(_fit(values, counts, max_depth, seed), penalty) for seed in range(retries)]
-    return min(trees, key=lambda tree: tree_cost(tree, penalty))
+    variants = _VARIANTS if len(values) <= _RETRY_ROWS else _VARIANTS[:1]
+    trees = [prune(_fit(values, counts, max_depth, *variant), penalty) for variant in variants]
+    best = min(trees, key=lambda tree: tree_cost(tree, penalty))
+    return _use_fewer(best, values, counts, penalty, max_depth) if len(variants) > 1 else best
 
 
-def _fit(values: Floats, counts: Floats, max_depth: int | None, seed: int) -> Node:
-    """scikit-learn's tree, with the classes counted at every node."""
+def _use_fewer(tree: Node, values: Floats, counts: Floats, penalty: float, max_depth: int | None) -> Node:
+    """A tree that costs no more and asks about fewer functions, where there is one: fewer names to look up."""
+    used = sorted({node.feature for node in tree.inner() if node.feature is not None})
+    for feature in used[::-1]:
+        chosen = np.array([each for each in used if each != feature], dtype=np.int64)
+        if not len(chosen) or not _tell_as_much(values, counts, used, chosen, penalty):
+            continue
+        fewer = renumber(prune(_fit(values[:, chosen], counts, max_depth), penalty), chosen)
+        if tree_cost(fewer, penalty) <= tree_cost(tree, penalty) + 1e-9:
+            tree, used = fewer, list(chosen)
+    return tree
+
+
+def _tell_as_much(values: Floats, counts: Floats, used: list[int], chosen: Ints, penalty: float) -> bool:
+    """Whether rows that agree in the `chosen` features have nearly the classes of those that agree in all `used`."""
+    before, after = (_merged_entropy(values[:, each], counts) for each in (used, chosen))
+    return after - before < penalty
+
+
+def _merged_entropy(values: Floats, counts: Floats) -> float:
+    rows = np.unique(values, axis=0, return_inverse=True)[1].ravel()
+    merged = np.stack([np.bincount(rows, column) for column in counts.T], axis=1)
+    return float(_entropies(merged).sum())
+
+
+def _fit(
+    values: Floats, counts: Floats, max_depth: int | None, criterion: str = "gini", traces: bool = True, seed: int = 0
+) -> Node:
+    """scikit-learn's tree, with the classes counted at every node; rows weigh by their traces, or all the same."""
     from sklearn.tree import DecisionTreeClassifier
 
     rows, classes = np.nonzero(counts)
+    weights = counts if traces else counts / counts.sum(axis=1, keepdims=True)
     learner = DecisionTreeClassifier(
+        criterion=criterion,
         max_depth=max_depth,
         max_leaf_nodes=_MOST_LEAVES if len(values) > _RETRY_ROWS else None,
         random_state=seed,
     )
     if max_depth == 0:
         return Node(counts.sum(axis=0))
-    learner.fit(values[rows], classes, sample_weight=counts[rows, classes])
+    learner.fit(values[rows], classes, sample_weight=weights[rows, classes])
     inner = learner.tree_
 
     def convert(number: int, here: Ints) -> Node:

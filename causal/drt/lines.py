@@ -39,6 +39,11 @@ class Fit:
     criterion: float
     valid: bool
 
+    @property
+    def empty(self) -> int:
+        """How many classes have no atoms."""
+        return len(self.lines) - len(np.unique(self.labels[self.labels != OUTLIER]))
+
 
 @dataclass
 class _State:
@@ -70,9 +75,9 @@ class KLinear:
         return np.maximum(factors @ self._atoms.moments.T, 0.0)
 
     def run(self, starts: Floats, rounds: int = 60) -> Fit:
-        """The best fit from starts (S, K, Q): valid before invalid, then the smaller criterion."""
+        """The best fit from starts (S, K, Q): valid before invalid, few empty classes, then the smaller criterion."""
         fits = self._converge(starts, rounds)
-        return min(fits, key=lambda fit: (not fit.valid, fit.criterion))
+        return min(fits, key=lambda fit: (not fit.valid, fit.empty, fit.criterion))
 
     def _converge(self, starts: Floats, rounds: int) -> list[Fit]:
         count, classes, width = starts.shape
@@ -81,12 +86,13 @@ class KLinear:
         state = self._fit(labels, classes)
         for turn in range(rounds):
             if turn < rounds // 2:
-                self._reseed(state, labels)
+                self._reseed(state)
             updated = self._assign(self._costs(state))
             if np.array_equal(updated, labels):
                 break
             labels = updated
             state = self._fit(labels, classes)
+        state = self._fit(labels, classes)
         costs = self._costs(state)
         costs[:, :-1] -= np.log(classes * state.share)[:, :, None] * self._atoms.size
         return [self._judge(state, labels, costs, start) for start in range(count)]
@@ -133,7 +139,7 @@ class KLinear:
         outlier = np.where(self._atoms.single, outside[:, None] * self._atoms.size, np.inf)
         return np.concatenate([costs, outlier[:, None, :]], axis=1)
 
-    def _reseed(self, state: _State, labels: Ints) -> None:
+    def _reseed(self, state: _State) -> None:
         """Gives classes without atoms a new line, through the atoms that are explained worst."""
         empty = np.argwhere(state.share * self._total < 1.0)
         if not len(empty):

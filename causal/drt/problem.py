@@ -66,8 +66,8 @@ def make_problem(inputs: Floats, output: Floats, shape: Shape, theta: float) -> 
     # Not negative, so that the expected output never is.
     coefficients = nnls(design.T @ design, design.T @ target)[0]
     expected = design @ coefficients
-    # Outputs below 0, which traces never have, expect nothing: equal scatter then.
-    least = _SMALLEST_EXPECTED * float(expected.mean()) or 1.0
-    scatter = np.maximum(expected, least) ** theta
+    # Inputs and outputs below 0, which traces never have, may expect nothing: equal scatter then.
+    mean = float(expected.mean())
+    scatter = np.maximum(expected, _SMALLEST_EXPECTED * mean) ** theta if mean > 0 else np.ones(len(output))
     scatter /= np.exp(np.log(scatter).mean())
     return Problem(design / scatter[:, None], target / scatter, scatter, shape, theta, input_scale, output_scale)

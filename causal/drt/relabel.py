@@ -39,11 +39,13 @@ def relabel(clustering: Clustering, cells: Ints, output: Floats) -> Clustering:
 
 
 def _priors(cells: Ints, labels: Ints, classes: int, count: int) -> Floats:
-    """Shares of the classes in each cell (C, K), with one trace's worth of the overall shares added to each."""
+    """Shares of the classes in each cell (C, K). One exception among all traces is expected before any is seen."""
     inside = labels >= 0
     counts = np.bincount(cells[inside] * classes + labels[inside], minlength=count * classes).reshape(count, classes)
     overall = (counts.sum(axis=0) + 1.0) / (counts.sum() + classes)
-    return np.asarray((counts + overall) / (counts.sum(axis=1, keepdims=True) + 1.0))
+    size = np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
+    exceptions = size / size.sum()
+    return np.asarray((counts + overall * exceptions) / (size + exceptions))
 
 
 def _outside(likelihood: Floats, labels: Ints, spread: float) -> Bools:

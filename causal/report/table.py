@@ -14,6 +14,8 @@ from causal.report.curve import sparkline
 from causal.report.symbols import elide_middle, printable
 
 _LEVELS = (0.25, 0.5, 1.0)
+# Names of regions tell more than a third number where there is little room.
+_FEW_LEVELS, _ROOMY = (0.25, 1.0), 100
 # Below the first width only the essentials fit; from the second on, the sentence fits into the table.
 _NARROW, _WIDE = 66, 130
 _GAIN_CELLS = 10
@@ -78,17 +80,18 @@ class TableReporter:
         table = _new_table()
         wide = self._width >= _WIDE
         verdict_cells = 11 if not wide else self._width // 2 - 10
-        fixed = 5 + len(_LEVELS) * _GAIN_CELLS + _CURVE_CELLS + verdict_cells
-        rest = self._width - fixed - 2 * (3 + len(_LEVELS))
+        levels = _LEVELS if self._width >= _ROOMY else _FEW_LEVELS
+        fixed = 5 + len(levels) * _GAIN_CELLS + _CURVE_CELLS + verdict_cells
+        rest = self._width - fixed - 2 * (3 + len(levels))
         table.add_column("region", no_wrap=True)
         table.add_column("CPU", justify="right", no_wrap=True, width=5)
-        for level in _LEVELS:
+        for level in levels:
             table.add_column(f"at {level * 100:.0f}%", justify="right", no_wrap=True, width=_GAIN_CELLS)
         table.add_column("curve", no_wrap=True, width=_CURVE_CELLS)
         table.add_column("verdict", no_wrap=not wide, overflow="fold")
         for result in results:
             share = "" if result.cpu_share is None else f"{result.cpu_share * 100:.0f}%"
-            gains = [self._gain(self._gain_at(result, level)) for level in _LEVELS]
+            gains = [self._gain(self._gain_at(result, level)) for level in levels]
             curve = Text(sparkline(result.points, scale, _CURVE_CELLS, self._ascii))
             verdict = Text(self._name(result.explanation), _SHORT[result.verdict][1]) if wide else _verdict(result)
             table.add_row(self._region(result, max(rest, 6)), Text(share), *gains, curve, verdict)

@@ -76,7 +76,6 @@ def test_what_the_arms_do(engine, target, rounds, arm, moves, pauses):
     _, regions = target
     engine.begin(WindowPlan(arm, regions["work_a"], 1.0, 50 * MS, 300 * MS))
     reading = wait_until(engine.poll, "the end of a window")
-    print({k: v for k, v in reading.counters.items() if v}, reading.delay_ns, reading.wall_ns)
     assert (reading.delay_ns > 20 * MS) == moves
     assert (reading.counters["pause_ns"] > 20 * MS) == pauses
     assert (reading.counters["signals"] > 0) == moves

@@ -30,6 +30,7 @@ class Arm(enum.Enum):
 class Sampler(enum.Enum):
     TICKS = "ticks"
     EXACT = "exact"
+    TASKS = "tasks"  # each thread has a timer of its own that counts its running time
 
 
 class Weight(enum.Enum):
@@ -37,6 +38,7 @@ class Weight(enum.Enum):
 
     PERIOD = "period"
     UNPAUSED = "unpaused"  # the period less the part of it that the sampled thread was in a pause
+    UNPAUSED_CORE = "unpaused core"  # the period less the part of it that the core idled through a pause
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,13 @@ class Options:
     rules: Rules = field(default_factory=Rules)
 
 
+EXACT_RULES = Rules(queue_noise_ns=0)
+
+
 def exact(quantum_ns: int, rules: Rules | None = None) -> Options:
     """The clock without sampling noise; nobody runs ahead by more than about a quantum."""
     fine = max(quantum_ns // 100, 1)
-    return Options(Sampler.EXACT, period_ns=quantum_ns, threshold_ns=fine, slack_ns=fine, rules=rules or Rules(queue_noise_ns=0))
+    return Options(Sampler.EXACT, period_ns=quantum_ns, threshold_ns=fine, slack_ns=fine, rules=rules or EXACT_RULES)
 
 
 @dataclass
@@ -88,6 +93,10 @@ class EngineModel(Observer):
         self._runnable: set[Thread] = set()
         self._sends = PeerClock()
         self._ran_ns = self._given_ns = 0
+        self._task_left: dict[Thread, int] = {}
+        self._task_since: dict[Thread, int] = {}
+        self._idle_since: dict[Core, int] = {}  # left by a thread that went to pause, and nobody took it
+        self._idled: Counter[Core] = Counter()  # in this period, through pauses
 
     def begin(self) -> None:
         """An experiment begins now (rule 6)."""
@@ -107,12 +116,26 @@ class EngineModel(Observer):
         if self.options.sampler is Sampler.EXACT:
             self._tick_exactly()
             return
+        if self.options.sampler is Sampler.TASKS:
+            return
         for core in self.machine.cores:
             period = round(self.options.period_ns * (1 + self.options.skew * core.number))
             self._tick_at(core, self.machine.now + self._rng.randrange(1, period + 1), period)
 
     def _tick_exactly(self) -> None:
         self.machine.at(self.machine.now + self.options.period_ns, self._tick_exactly)
+
+    def _start_task_timer(self, core: Core, thread: Thread) -> None:
+        left = self._task_left.setdefault(thread, self._rng.randrange(1, self.options.period_ns + 1))
+        self._task_since[thread] = since = self.machine.now
+
+        def ring() -> None:
+            if core.thread is thread and self._task_since.get(thread) == since:
+                self._task_left[thread] = self.options.period_ns
+                self._start_task_timer(core, thread)
+                self._sample(core, self.options.period_ns)
+
+        self.machine.at(since + left, ring)
 
     def _tick_at(self, core: Core, time: int, period: int) -> None:
         def tick() -> None:
@@ -124,20 +147,26 @@ class EngineModel(Observer):
     def _sample(self, core: Core, period: int) -> None:
         self.machine.account(core)
         thread = core.thread
+        idled = self._idled[core]
+        self._idled[core] = 0
+        if core in self._idle_since:
+            self._idle_since[core] = self.machine.now
         if thread is None or thread.outside or thread.in_handler or self.arm is Arm.PLAIN:
             return
         self.counts["samples"] += 1
         if thread.region is not None and thread.region == self.region:
             self.counts["selected"] += 1
-            step = round(self._weight(thread, period) * self.speedup)
+            step = round(self._weight(thread, period, idled) * self.speedup)
             rules_of.grant(thread.clock, self.clock, step, exempt=self.arm is not Arm.DILATION)
         if not thread.spinning:
             thread.left += self.options.sample_ns
         self._maybe_pause(thread)
 
-    def _weight(self, thread: Thread, period: int) -> int:
+    def _weight(self, thread: Thread, period: int, idled: int) -> int:
         if self.options.weight is Weight.PERIOD:
             return period
+        if self.options.weight is Weight.UNPAUSED_CORE:
+            return max(period - idled, 0)
         pause = self._pauses.get(thread)
         paused = pause.ended - max(pause.began, self.machine.now - period) if pause else 0
         return period - max(paused, 0)
@@ -250,6 +279,10 @@ class EngineModel(Observer):
         pause = self._pauses.get(thread)
         unpaid = now - pause.unpaid if pause and pause.unpaid is not None else 0
         rules_of.leave_core(thread.clock, core.state, unpaid, now, self.rules)
+        if thread.in_handler and not preempted:
+            self._idle_since[core] = now
+        if thread in self._task_since:
+            self._task_left[thread] -= now - self._task_since.pop(thread)
         if preempted:
             if thread.in_handler:
                 self._credit_pause(thread)
@@ -265,6 +298,10 @@ class EngineModel(Observer):
                 target_held=target_held, scarce=len(self._runnable) > len(self.machine.cores), handed_over=handed_over,
             )  # fmt: skip
         self._runnable.add(thread)
+        if core in self._idle_since:
+            self._idled[core] += self.machine.now - self._idle_since.pop(core)
+        if self.active and self.options.sampler is Sampler.TASKS:
+            self._start_task_timer(core, thread)
         thread.clock.queued = thread.clock.blocked = None
         if thread.in_handler:
             self._pauses[thread].unpaid = self.machine.now

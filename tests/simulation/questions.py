@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tests.simulation import workloads
 from tests.simulation.clock_rules import CoreClock, Peer, Rules
-from tests.simulation.engine_model import Arm, Options, Weight
+from tests.simulation.engine_model import EXACT_RULES, Arm, Options, Sampler, Weight, exact
 from tests.simulation.experiment import Span, predicted_gain, true_gain, virtually
 from tests.simulation.programs import MS, S, US, Program
 
@@ -114,12 +114,24 @@ def question_credit() -> None:
     })  # fmt: skip
 
 
-def question_cores() -> None:
+def question_cores(exactly: bool = False) -> None:
     """(b) Core clocks."""
-    unpaused = replace(REAL, weight=Weight.UNPAUSED)
-    variants = {"bpf": REAL, "bpf, unpaused": unpaused}
+    unpaused = replace(REAL, weight=Weight.UNPAUSED_CORE)
+    variants = {"bpf": REAL}
     for core in CoreClock:
         variants[core.value] = with_rules(unpaused, core_clock=core)
+    both = with_rules(unpaused, core_clock=CoreClock.HANDED_OVER, core_latest=False)
+    variants["last"] = both
+    variants["last, all"] = with_rules(both, frozen=True, keep_credit=True)
+    variants["tasks, last"] = replace(both, sampler=Sampler.TASKS, weight=Weight.PERIOD)
+    if exactly:
+        variants = {"exact " + c.value: exact(100 * US, replace(EXACT_RULES, core_clock=c)) for c in CoreClock}
+        ho = replace(EXACT_RULES, core_clock=CoreClock.HANDED_OVER)
+        variants["last"] = exact(100 * US, replace(ho, core_latest=False))
+        variants["frozen"] = exact(100 * US, replace(ho, frozen=True))
+        variants["frozen credit"] = exact(100 * US, replace(ho, frozen=True, keep_credit=True))
+        compare(oversubscribed(), variants, Span(S, S//5), 1)
+        return
     compare(oversubscribed() + standard()[:2], variants)
 
 
@@ -173,12 +185,15 @@ def question_lumps() -> None:
 
 def question_lockstep() -> None:
     """(g) A thread whose pause begins at a tick is there again at the next one."""
-    compare(parallel() + standard(), {"period": REAL, "unpaused": replace(REAL, weight=Weight.UNPAUSED)})
+    compare(parallel() + standard(), {
+        **{weight.value: replace(REAL, weight=weight) for weight in Weight},
+        "tasks": replace(REAL, sampler=Sampler.TASKS),
+    })  # fmt: skip
 
 
 QUESTIONS: dict[str, Callable[[], None]] = {
     "credit": question_credit, "cores": question_cores, "settle": question_settle, "pool": question_pool,
-    "dilation": question_dilation, "lumps": question_lumps, "lockstep": question_lockstep,
+    "dilation": question_dilation, "lumps": question_lumps, "lockstep": question_lockstep, "exactcores": lambda: question_cores(True),
 }  # fmt: skip
 
 if __name__ == "__main__":

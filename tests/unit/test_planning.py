@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from causal.planning import LADDERS, PAIRS_PER_LEVEL, Lengths, Planner, PlanOptions, stretch
+from causal.planning import LADDERS, PAIRS_FOR_A_VERDICT, PAIRS_PER_LEVEL, Lengths, Planner, PlanOptions, stretch
 from causal.windows import Arm
 
 S = 1_000_000_000
@@ -98,13 +98,29 @@ def test_the_same_seed_gives_the_same_plan():
 )
 def test_the_finest_ladder_that_the_time_allows(pairs, ladder):
     planner = Planner(random.Random(1))
-    planner.fit_levels(pairs)
+    planner.fit_budget(pairs, 1)
     assert planner.levels == LADDERS[ladder]
+
+
+def test_a_short_run_tries_what_runs_most():
+    planner = Planner(random.Random(1))
+    samples = {1: 400, 2: 300, 3: 200, 4: 100}
+    planner.fit_budget(2 * PAIRS_FOR_A_VERDICT, 4)
+    assert set(planner.candidates(samples)) == {1, 2}
+    assert {pair.region for pair in draw(planner, samples, 40)} == {1, 2}
+    # what was begun goes on when the shares change
+    assert set(planner.candidates({1: 100, 2: 100, 3: 800})) == {1, 2}
+
+
+def test_regions_the_user_chose_are_all_tried():
+    planner = Planner(random.Random(1), only=frozenset({3, 4}))
+    planner.fit_budget(1, 4)
+    assert set(planner.candidates({1: 900, 3: 1})) == {3, 4}
 
 
 def test_levels_the_user_chose_stay():
     planner = Planner(random.Random(1), levels=[33])
-    planner.fit_levels(10_000)
+    planner.fit_budget(10_000, 1)
     assert planner.levels == (33,)
 
 
@@ -113,7 +129,7 @@ def test_levels_the_user_chose_stay():
 
 @pytest.fixture
 def lengths():
-    return Lengths(PlanOptions(min_window_ns=S // 2, max_window_ns=4 * S, target_visits=40, settle_ns=S // 5))
+    return Lengths(PlanOptions(min_window_ns=S // 2, max_window_ns=4 * S, target_visits=40, min_settle_ns=S // 20, max_settle_ns=S // 5))
 
 
 def test_without_a_rate_windows_are_short(lengths):
@@ -148,7 +164,13 @@ def test_halves_that_disagree_lengthen_the_settling(lengths):
     assert lengths.settle_ns(2) == S // 5
     for _ in range(40):
         lengths.observe_halves(1, 100, 120)
-    assert lengths.settle_ns(1) == lengths.options.max_settle_ns
+    assert lengths.settle_ns(1) == lengths.options.max_drain_ns
+
+
+@pytest.mark.parametrize(("rate", "settle"), [(10, S // 5), (640, S // 10), (1_000_000, S // 20)])
+def test_settling_takes_some_tens_of_visits(lengths, rate, settle):
+    lengths.observe_rate("p", rate, S)
+    assert lengths.settle_ns(1) == settle
 
 
 def test_halves_that_differ_by_chance_do_not(lengths):

@@ -1,4 +1,5 @@
-// Two threads that meet every round. The number of rounds is kept in a file, so that a test can see the pace at any time.
+// Two threads that meet every round, each on a CPU of its own: on a shared one nobody would have to be paused. The number
+// of rounds is kept in a file, so that a test can see the pace at any time.
 #include "../../workloads/common.h"
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -8,8 +9,25 @@ WORKER(work_b)
 
 static pthread_barrier_t meeting;
 
+// The first CPU that the process may use, or the last.
+static void stay_on(bool last)
+{
+	cpu_set_t allowed, chosen;
+	int cpu = last ? CPU_SETSIZE - 1 : 0;
+
+	if (sched_getaffinity(0, sizeof(allowed), &allowed))
+		die("sched_getaffinity");
+	while (!CPU_ISSET(cpu, &allowed))
+		cpu += last ? -1 : 1;
+	CPU_ZERO(&chosen);
+	CPU_SET(cpu, &chosen);
+	if (sched_setaffinity(0, sizeof(chosen), &chosen))
+		die("sched_setaffinity");
+}
+
 static void *other(void *unused)
 {
+	stay_on(true);
 	for (;;) {
 		work_b(1500);
 		pthread_barrier_wait(&meeting);
@@ -29,6 +47,7 @@ int main(int argc, char **argv)
 		die("mmap");
 	pthread_barrier_init(&meeting, NULL, 2);
 	start_thread(other, NULL);
+	stay_on(false);
 	for (;;) {
 		work_a(2000);
 		pthread_barrier_wait(&meeting);
