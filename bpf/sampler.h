@@ -99,31 +99,43 @@ static __always_inline bool follows_call(u64 address)
 	       (code[0] == 0xff && (code[1] & 0x38) == 0x10);
 }
 
+// How many words above the stack pointer the caller of a leaf is looked for; the wrappers of calls that can be cancelled
+// make room for two or three.
+#define LEAF_WORDS 6
+
 // Code without a frame pointer (the C library's system-call wrappers) hides its caller from the frame-pointer chain,
-// which goes on with the caller's caller.
-static __always_inline u32 region_of_hidden_caller(u64 sp, struct space *s)
+// which goes on with the caller's caller. The caller's return address lies between the stack pointer and the frame the
+// frame pointer still points to; it is the first word there that follows a call and leads into a region.
+static __always_inline u32 region_of_hidden_caller(u64 sp, u64 bp, struct space *s)
 {
-	u64 word = 0;
+	u64 word;
 	bool mapped = false;
 	u32 region;
+	int i;
 
-	if (bpf_probe_read_user(&word, sizeof(word), (void *)sp))
-		return 0;
-	region = region_at(word - 1, s, &mapped);
-	if (!region || !follows_call(word))
-		return 0;
-	count(C_LEAF_CALLERS, 1);
-	return region;
+	for (i = 0; i < LEAF_WORDS; i++, sp += sizeof(word)) {
+		if (i && sp >= bp)
+			return 0;
+		if (bpf_probe_read_user(&word, sizeof(word), (void *)sp))
+			return 0;
+		region = region_at(word - 1, s, &mapped);
+		if (region && follows_call(word)) {
+			count(C_LEAF_CALLERS, 1);
+			return region;
+		}
+	}
+	return 0;
 }
 
-static __always_inline u64 user_stack_pointer(struct bpf_perf_event_data *ctx)
+static __always_inline u32 region_above_leaf(struct bpf_perf_event_data *ctx, struct space *s)
 {
 	u64 regs;
 
 	if (ctx->regs.cs & 3)
-		return ctx->regs.sp;
+		return region_of_hidden_caller(ctx->regs.sp, ctx->regs.bp, s);
 	regs = (u64)bpf_task_pt_regs((void *)bpf_get_current_task_btf());
-	return task_word(regs, __builtin_offsetof(struct pt_regs, sp));
+	return region_of_hidden_caller(task_word(regs, __builtin_offsetof(struct pt_regs, sp)),
+				       task_word(regs, __builtin_offsetof(struct pt_regs, bp)), s);
 }
 
 // The innermost frame in scope decides.
@@ -147,7 +159,7 @@ static __always_inline u32 region_of_stack(struct bpf_perf_event_data *ctx, stru
 		count(C_UNMAPPED, 1);
 	if (region)
 		return region;
-	region = region_of_hidden_caller(user_stack_pointer(ctx), s);
+	region = region_above_leaf(ctx, s);
 	if (region)
 		return region;
 	for (i = 1; i < MAX_FRAMES; i++) {

@@ -133,7 +133,8 @@ def _become(
             environment |= _preload_environment(preload)
         if owner:
             _drop_privileges(owner)
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and ignoring survives exec
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and ignoring survives exec
+            signal.signal(number, signal.SIG_DFL)
         os.execve(program, list(command), environment)
     except OSError as error:
         os.write(failure, str(error.errno).encode())

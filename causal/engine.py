@@ -127,7 +127,7 @@ class Engine:
         self._rng = rng or random.Random()
         self._counter_names = counter_names()
         self._clocks: list[CpuClock] = []
-        self._probe_events: list[str] = []
+        self._probes: list[int] = []  # closing one detaches it
         self._plan: WindowPlan | None = None
         self._generation = 0
         self._open_start: Any = None
@@ -297,7 +297,7 @@ class Engine:
         from bcc.libbcc import lib
 
         program = self._kernel.bpf.load_func(f"on_visit_{point}", BPF.KPROBE)
-        name = f"causal_{os.getpid()}_{point}_{len(self._probe_events)}"
+        name = f"causal_{os.getpid()}_{point}_{len(self._probes)}"
         with _captured_output() as output:
             fd = lib.bpf_attach_uprobe(program.fd, 0, name.encode(), os.fsencode(path), file_offset, -1, 0)
         if fd < 0:
@@ -305,8 +305,7 @@ class Engine:
                 f"cannot attach a uprobe to {path}+{file_offset:#x}",
                 f"the instruction may not allow it; choose another function. {output().strip()[-200:]}",
             )
-        self._kernel.bpf.uprobe_fds[name.encode()] = fd  # bcc detaches it
-        self._probe_events.append(name)
+        self._probes.append(fd)
 
     def start_counting_calls(self, path: str, file_offsets: Sequence[int]) -> CallCounter:
         """Count how often the target executes the instructions at these offsets of one file, until closed.
@@ -472,9 +471,12 @@ class Engine:
             clock.stop()
             clock.close()
         self._clocks.clear()
+        for fd in self._probes:
+            os.close(fd)
+        self._probes.clear()
+        loaded, self._loaded = self._loaded, None
         with _captured_output():
-            self._loaded.bpf.cleanup()
-        self._loaded = None
+            loaded.bpf.cleanup()
 
 
 def _point(start: Any, middle: Any, end: Any, i: int, origin: int) -> PointReading:

@@ -129,7 +129,8 @@ def test_levels_the_user_chose_stay():
 
 @pytest.fixture
 def lengths():
-    return Lengths(PlanOptions(min_window_ns=S // 2, max_window_ns=4 * S, target_visits=40, min_settle_ns=S // 20, max_settle_ns=S // 5))
+    settling = {"min_settle_ns": S // 20, "max_settle_ns": S // 5}
+    return Lengths(PlanOptions(min_window_ns=S // 2, max_window_ns=4 * S, target_visits=40, **settling))
 
 
 def test_without_a_rate_windows_are_short(lengths):
