@@ -94,8 +94,8 @@ def _gather(windows: Sequence[Window], point: str) -> list[_Evidence]:
 def _judge_all(
     profile: Profile, windows: Sequence[Window], evidence: Sequence[_Evidence], overall: dict[str, Gain]
 ) -> list[RegionResult]:
-    established = _established_dilation(evidence, overall)
-    systematic = [_systematic(item, gain) for item, gain in zip(evidence, established, strict=True)]
+    checks = _checks(evidence, overall)
+    systematic = [_systematic(item, check) for item, check in zip(evidence, checks, strict=True)]
     fits = [
         None if item.effects is None else fit_curve(item.effects, error)
         for item, error in zip(evidence, systematic, strict=True)
@@ -103,52 +103,73 @@ def _judge_all(
     # One family: the user reads them all in one table, at whatever progress point.
     p_values = benjamini_hochberg([None if fit is None else fit.p_value for fit in fits])
     results = []
-    for item, fit, p_value, dilation, error in zip(evidence, fits, p_values, established, systematic, strict=True):
-        paced = is_paced(_per_full(dilation, item.dilation_pairs), _per_full(item.treated, item.pairs))
-        results.append(_result(profile, windows, item, fit, p_value, paced, error))
+    for item, fit, p_value, check, error in zip(evidence, fits, p_values, checks, systematic, strict=True):
+        results.append(_result(profile, windows, item, fit, p_value, check is not None and check.is_pace, error))
     return results
 
 
-def _per_full(gain: Gain | None, pairs: PairData) -> Gain | None:
-    # Doses differ between the arms: compare what they would show at a virtual speedup of 100 %.
-    if gain is None or len(pairs) == 0:
-        return gain
-    level = float(np.mean(pairs.level))
-    return Gain(gain.gain / level, (gain.ci[0] / level, gain.ci[1] / level))
+@dataclass(frozen=True, slots=True)
+class _Check:
+    # A false gain that is held against regions: per full virtual speedup, how far the treated windows it is compared
+    # with were stretched per full speedup, and whether it is the pace of something outside.
+    false_gain: float
+    stretch: float
+    is_pace: bool
 
 
-def _established_dilation(evidence: Sequence[_Evidence], overall: dict[str, Gain]) -> list[Gain | None]:
+def _checks(evidence: Sequence[_Evidence], overall: dict[str, Gain]) -> list[_Check | None]:
     # The false gain that is held against each region: its own where that is significant among so many regions; else
     # that of the whole program, unless the region's own dilation windows exclude it (code of a paced program that
     # does not wait for the pace).
     adjusted = benjamini_hochberg([item.dilation_p for item in evidence])
-    established: list[Gain | None] = []
+    whole = {point: _check([e for e in evidence if e.point == point], gain) for point, gain in overall.items()}
+    checks: list[_Check | None] = []
     for item, p_value in zip(evidence, adjusted, strict=True):
-        whole = overall.get(item.point)
+        everywhere = overall.get(item.point)
         if item.dilation is not None and p_value is not None and p_value < SIGNIFICANT:
-            established.append(item.dilation)
-        elif (
-            whole is None
-            or _contains(whole, 0.0)
-            or not (item.dilation is None or _contains(item.dilation, whole.gain))
-        ):
-            established.append(None)
+            checks.append(_check([item], item.dilation))
+        elif everywhere is None or _contains(everywhere, 0.0):
+            checks.append(None)
+        elif item.dilation is None or _contains(item.dilation, everywhere.gain):
+            checks.append(whole[item.point])
         else:
-            established.append(whole)
-    return established
+            checks.append(None)
+    return checks
+
+
+def _check(evidence: Sequence[_Evidence], dilation: Gain) -> _Check:
+    treated = pooled_gain([item.pairs for item in evidence])
+    dilation_level = _mean_level([item.dilation_pairs for item in evidence])
+    treated_level = _mean_level([item.pairs for item in evidence])
+    paced = is_paced(dilation, dilation_level, treated and treated[0], treated_level)
+    windows = [window for item in evidence for window in item.windows]
+    return _Check(dilation.gain / dilation_level if dilation_level > 0 else 0.0, _stretch(windows), paced)
+
+
+def _mean_level(parts: Sequence[PairData]) -> float:
+    levels = np.concatenate([part.level for part in parts])
+    return float(np.mean(levels)) if len(levels) > 0 else 0.0
+
+
+def _stretch(windows: Sequence[Window]) -> float:
+    # Virtual time granted per effective time in treated windows, per full virtual speedup.
+    treated = [window for window in windows if window.arm == "treated"]
+    scale = sum(window.effective_ns * window.level for window in treated)
+    return sum(window.delay_ns for window in treated) / scale if scale > 0 else 0.0
 
 
 def _contains(gain: Gain, value: float) -> bool:
     return gain.ci[0] <= value <= gain.ci[1]
 
 
-def _systematic(item: _Evidence, dilation: Gain | None) -> float:
-    # The error that more windows do not reduce, as a gain at a virtual speedup of 100 %, in two parts.
-    # A false gain that is established, but too small to disqualify the region.
+def _systematic(item: _Evidence, check: _Check | None) -> float:
+    # The error that more windows do not reduce, as a gain at a virtual speedup of 100 %, in three parts: what the
+    # method is off by on programs with known answers; a false gain that is too small to disqualify the region;
+    # and pauses that were not made.
     false_gain = 0.0
-    if dilation is not None and len(item.pairs) > 0:
-        level = item.dilation_pairs.level if len(item.dilation_pairs) > 0 else item.pairs.level
-        false_gain = abs(dilation.gain) / float(np.mean(level))
+    if check is not None and len(item.pairs) > 0:
+        # Borrowed from the whole program it weighs as much as the region's own windows were stretched.
+        false_gain = abs(check.false_gain) * (_stretch(item.windows) / check.stretch if check.stretch > 0 else 1.0)
     # Pauses that were owed and never made: the threads that should have paused ran on, so virtual time contains
     # more work than it should, at most by the missing time.
     treated = [window for window in item.windows if window.arm == "treated"]

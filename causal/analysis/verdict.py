@@ -17,22 +17,22 @@ _LONGEST_ADVICE = 100
 
 
 # A paced program shows in the dilation arm what it shows in the treated arm. Less than this part of it is no pace, but
-# an error of the method (costs of pausing that are not accounted for), and goes into the interval.
+# an error of the method (pauses cost something, or take pressure off locks and caches), and goes into the interval.
 _PACED_PART = 0.5
 
 
-def is_paced(dilation: Gain | None, treated: Gain | None) -> bool:
+def is_paced(dilation: Gain | None, dilation_level: float, treated: Gain | None, treated_level: float) -> bool:
     """Whether something outside sets the pace of the program.
 
-    `dilation` and `treated` are gains per full virtual speedup. In the dilation arm nothing is sped up and everything
-    pauses: a program that depends on nothing outside shows no gain there, a paced one the same false gain as in the
-    treated arm (design: section 4). A loss there is the cost of pausing itself.
+    In the dilation arm nothing is sped up and everything pauses: a program that depends on nothing outside shows no
+    gain there, a paced one the same false gain as in the treated arm (design: section 4). The arms are compared per
+    virtual speedup, so `*_level` are the mean levels behind the gains (fractions).
     """
-    if dilation is None:
+    if dilation is None or dilation_level <= 0:
         return False
+    claimed = treated.gain / treated_level if treated is not None and treated_level > 0 else 0.0
     low, high = dilation.ci
-    claimed = 0.0 if treated is None else treated.gain
-    return low > 0 and dilation.gain > MATERIAL_DILATION and high >= _PACED_PART * claimed
+    return low > 0 and dilation.gain > MATERIAL_DILATION and high / dilation_level >= _PACED_PART * claimed
 
 
 def judge(fit: CurveFit | None, p_value: float | None, paced: bool, why_no_fit: str) -> tuple[Verdict, str]:

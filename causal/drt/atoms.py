@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from causal.drt.modes import has_valley
 from causal.drt.problem import Problem
 from causal.drt.traces import Bools, Floats, Ints
 
@@ -111,6 +112,8 @@ def _fitting(problem: Problem, groups: Ints, rows: Ints | None = None) -> Ints:
     two = np.zeros(int(local.max()) + 1, dtype=np.bool_)
     for scaled in (residual, residual * scatter, residual / expected):
         two |= _looks_like_two(scaled, local, problem.smallest_sigma, least // 4)
+    for group in np.flatnonzero(two):
+        two[group] = _has_two_modes(residual[local == group], scatter[local == group], expected[local == group])
     enough = np.bincount(local) >= least
     one = ~two[local] & enough[local]
     result[where[one]] = groups[where[one]]
@@ -154,6 +157,21 @@ def _robust_scale(residual: Floats, groups: Ints, floor: float) -> Floats:
     sizes = np.bincount(groups)
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     return np.maximum(_ROBUST_SD * magnitude[order][starts + sizes // 2], floor)
+
+
+def _has_two_modes(residual: Floats, scatter: Floats, expected: Floats) -> bool:
+    """Whether a group that looks like two heaps in one of the three views has a valley there, and not just a tail."""
+    for scaled in (residual, residual * scatter, residual / expected):
+        values = np.sort(scaled)
+        before = np.cumsum(values)[:-1]
+        left = np.arange(1, len(values))
+        # The cut that leaves the least sum of squares, as in one step of 2-means.
+        between = (before - values.sum() * left / len(values)) ** 2 / (left * (len(values) - left))
+        cut = int(np.argmax(between)) + 1
+        low, high = float(np.median(values[:cut])), float(np.median(values[cut:]))
+        if high > low and has_valley((values - low) / (high - low)):
+            return True
+    return False
 
 
 def _looks_like_two(residual: Floats, groups: Ints, floor: float, least: int) -> Bools:

@@ -71,20 +71,32 @@ class Growth:
     optimal: bool = False
 
 
-def grow_tree(
-    features: Features, labels: Ints, classes: int, growth: Growth, chosen: Ints | None = None,
-    table: Table | None = None,
-) -> Node:  # fmt: skip
-    """The tree that predicts the labels (N,) of traces; `chosen` are the traces to learn from, by default all.
+class TreeGrower:
+    """Grows trees on the same features again and again, for other labels or some of the traces."""
 
-    `table` may be given where it is known already. Outliers (negative labels) are not learned from.
-    """
-    rows = np.arange(len(labels)) if chosen is None else chosen
-    penalty = leaf_cost(len(features), classes, float((labels[rows] >= 0).sum()))
-    if len(features) <= _MOST_FEATURES:
-        table = table or make_table(features.values)
-        return _grow(table.values, table.counts(labels, classes, chosen), penalty, growth)
-    return _grow_screened(features, labels, classes, growth, rows, penalty)
+    def __init__(self, features: Features) -> None:
+        self._features = features
+        wide = len(features) > _MOST_FEATURES
+        self._table = None if wide else make_table(features.values)
+        self._screen = Screen(features) if wide else None
+
+    def grow(self, labels: Ints, classes: int, growth: Growth, chosen: Ints | None = None) -> Node:
+        """The tree that predicts the labels (N,); `chosen` are the traces to learn from, by default all.
+
+        Outliers (negative labels) are not learned from.
+        """
+        rows = np.arange(len(labels)) if chosen is None else chosen
+        rows = rows[labels[rows] >= 0]
+        penalty = leaf_cost(len(self._features), classes, float(len(rows)))
+        if self._table is not None:
+            return _grow(self._table.values, self._table.counts(labels, classes, rows), penalty, growth)
+        assert self._screen is not None
+        return _grow_screened(self._features.values, self._screen, labels, classes, growth, rows, penalty)
+
+
+def grow_tree(features: Features, labels: Ints, classes: int, growth: Growth) -> Node:
+    """One tree, as `TreeGrower.grow`."""
+    return TreeGrower(features).grow(labels, classes, growth)
 
 
 def _grow(values: Floats, counts: Floats, penalty: float, growth: Growth) -> Node:
@@ -101,7 +113,13 @@ def _grow_greedily(values: Floats, counts: Floats, penalty: float, max_depth: in
     if values.shape[1] == 0 or (root > 0).sum() < 2 or len(values) < 2:
         return Node(root)
     variants = _VARIANTS if len(values) <= _RETRY_ROWS else _VARIANTS[:1]
-    trees = [prune(_fit(values, counts, max_depth, *variant), penalty) for variant in variants]
+    trees = []
+    # Whether a function is called is easier to understand than how often: of equal trees, the one that asks only that.
+    simple = np.flatnonzero(((values == 0) | (values == 1)).all(axis=0))
+    if 0 < len(simple) < values.shape[1]:
+        plain = [_fit(values[:, simple], counts, max_depth, *variant) for variant in variants]
+        trees = [renumber(prune(tree, penalty), simple) for tree in plain]
+    trees += [prune(_fit(values, counts, max_depth, *variant), penalty) for variant in variants]
     best = min(trees, key=lambda tree: tree_cost(tree, penalty))
     return _use_fewer(best, values, counts, penalty, max_depth) if len(variants) > 1 else best
 
@@ -127,7 +145,7 @@ def _tell_as_much(values: Floats, counts: Floats, used: list[int], chosen: Ints,
 
 def _merged_entropy(values: Floats, counts: Floats) -> float:
     rows = np.unique(values, axis=0, return_inverse=True)[1].ravel()
-    merged = np.stack([np.bincount(rows, column) for column in counts.T], axis=1)
+    merged: Floats = np.stack([np.bincount(rows, column) for column in counts.T], axis=1, dtype=np.float64)
     return float(_entropies(merged).sum())
 
 
@@ -162,58 +180,80 @@ def _fit(
     return convert(0, np.arange(len(values)))
 
 
-def _grow_screened(features: Features, labels: Ints, classes: int, growth: Growth, rows: Ints, penalty: float) -> Node:
+def _grow_screened(
+    values: Sparse, screen: Screen, labels: Ints, classes: int, growth: Growth, rows: Ints, penalty: float
+) -> Node:
     """Alternates between choosing features within the leaves of a tree and growing it on all chosen so far."""
-    values = features.values.tocsr()[rows]
     inside = labels[rows]
-    binary, halves = _tests(values)
     leaves = np.zeros(len(rows), dtype=np.int64)
     columns: set[int] = set()
-    node = Node(np.bincount(inside[inside >= 0], minlength=classes).astype(np.float64))
+    node = Node(np.bincount(inside, minlength=classes).astype(np.float64))
     for turn in range(_SCREENING_ROUNDS):
         wanted = _SCREENED_ROOT if turn == 0 else _SCREENED_LEAF
-        found = set()
-        for test in (binary, halves):
-            found |= _telling(test, inside, classes, leaves, penalty, wanted)
+        found = screen.telling(rows, inside, classes, leaves, penalty, wanted)
         if found <= columns:
             break
         columns |= found
         chosen = np.array(sorted(columns))
-        table = make_table(values[:, chosen])
+        table = make_table(values[:, chosen].tocsr()[rows])
         node = renumber(_grow(table.values, table.counts(inside, classes), penalty, growth), chosen)
-        leaves = leaf_numbers(node, values)
+        leaves = leaf_numbers(node, values)[rows]
     return node
 
 
-def _tests(values: Sparse) -> tuple[Sparse, Sparse]:
-    """Two yes-or-no matrices: called, and called more than the mean of those calls that were made."""
-    binary = values.copy()
-    binary.data = np.ones_like(binary.data)
-    made = np.maximum(np.asarray(binary.sum(axis=0)).ravel(), 1.0)
-    mean = np.asarray(values.sum(axis=0)).ravel() / made
-    halves = values.copy()
-    halves.data = (values.data > mean[values.indices] * (1 + 1e-9)).astype(np.float64)
-    halves.eliminate_zeros()
-    return binary, halves
+class Screen:
+    """Finds the features that tell classes apart by two yes-or-no tests of each: called, and called often.
 
+    Often is more than the mean of those calls that were made.
+    """
 
-def _telling(test: Sparse, labels: Ints, classes: int, leaves: Ints, penalty: float, wanted: int) -> set[int]:
-    """In each leaf, the features whose test saves more nats than a leaf costs, at most `wanted` of them."""
-    found: set[int] = set()
-    if not test.nnz:
+    def __init__(self, features: Features) -> None:
+        values = features.values.tocsr()
+        counted = any(each.kind != "called" for each in features.columns)
+        self._tests = [values]
+        if counted:
+            binary, often = values.copy(), values.copy()
+            binary.data = np.ones_like(binary.data)
+            made = np.maximum(np.asarray(binary.sum(axis=0)).ravel(), 1.0)
+            mean = np.asarray(values.sum(axis=0)).ravel() / made
+            often.data = (values.data > mean[values.indices] * (1 + 1e-9)).astype(np.float64)
+            often.eliminate_zeros()
+            self._tests = [binary, often]
+
+    def telling(
+        self, rows: Ints, labels: Ints, classes: int, leaves: Ints, penalty: float, wanted: int
+    ) -> set[int]:
+        """In each leaf, the features whose test saves more nats than a leaf costs, at most `wanted` by each test.
+
+        `rows` (R,) are the traces to look at, with their labels (R,) and leaves (R,).
+        """
+        found: set[int] = set()
+        for leaf in range(int(leaves.max()) + 1):
+            here = np.flatnonzero(leaves == leaf)
+            one_hot = np.eye(classes)[labels[here]]
+            total = one_hot.sum(axis=0)
+            if (total > 0).sum() < 2:
+                continue
+            for test in self._tests:
+                part = test if len(here) == test.shape[0] else test[rows[here]]
+                yes = np.asarray(part.T @ one_hot)
+                gain = _entropies(total[None])[0] - _entropies(yes) - _entropies(total - yes)
+                best = np.argsort(-gain, kind="stable")[:wanted]
+                found |= {int(i) for i in best if gain[i] > penalty}
         return found
-    inside = labels >= 0
-    for leaf in range(int(leaves.max()) + 1):
-        rows = np.flatnonzero(inside & (leaves == leaf))
-        one_hot = np.eye(classes)[labels[rows]]
-        total = one_hot.sum(axis=0)
-        if (total > 0).sum() < 2:
-            continue
-        yes = np.asarray(test[rows].T @ one_hot)
-        gain = _entropies(total[None])[0] - _entropies(yes) - _entropies(total - yes)
-        best = np.argsort(-gain, kind="stable")[:wanted]
-        found |= {int(i) for i in best if gain[i] > penalty}
-    return found
+
+
+def rank_callers(features: Features, labels: Ints, classes: int) -> list[int]:
+    """Features whose being called tells most about the classes, best first; those that tell nothing are left out."""
+    binary = features.values.tocsr(copy=True)
+    binary.data = np.ones_like(binary.data)
+    rows = np.flatnonzero(labels >= 0)
+    one_hot = np.eye(classes)[labels[rows]]
+    total = one_hot.sum(axis=0)
+    yes = np.asarray(binary[rows].T @ one_hot)
+    gain = _entropies(total[None])[0] - _entropies(yes) - _entropies(total - yes)
+    least = leaf_cost(len(features), classes, float(len(rows)))
+    return [int(i) for i in np.argsort(-gain, kind="stable") if gain[i] > least]
 
 
 def _entropies(counts: Floats) -> Floats:

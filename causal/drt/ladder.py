@@ -1,7 +1,8 @@
 """How many classes there are, of which shape, and with which scatter: all chosen by one criterion.
 
 The ladder climbs K = 1, 2, 3... and keeps, for each K, the best of many starts. It ends when the criterion has grown
-worse twice. The same is done for each law of scatter, and then for each shape of growth.
+worse twice. Of the valid clusterings, whose classes are large and distinct enough, the best is chosen. The same is
+done for each law of scatter, and then for each shape of growth.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ def _climb(problem: Problem, groups: Sequence[Ints], classes: int | None, seed: 
     best, worse = np.inf, 0
     for count in range(1, most + 1):
         fits.append(clustering.run(starts.at(count, fits[-1] if fits else None)))
-        improved = fits[-1].valid and fits[-1].criterion < best
+        improved = fits[-1].criterion < best
         best, worse = (fits[-1].criterion, 0) if improved else (best, worse + 1)
         if worse >= _PATIENCE and count >= (classes or 0):
             break

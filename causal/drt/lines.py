@@ -9,11 +9,12 @@ may also belong to no class: outliers have a uniform density.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from causal.drt.atoms import Atoms, smallest_group, solve_lines
+from causal.drt.modes import all_distinct
 from causal.drt.problem import Problem
 from causal.drt.traces import Floats, Ints
 
@@ -76,8 +77,13 @@ class KLinear:
 
     def run(self, starts: Floats, rounds: int = 60) -> Fit:
         """The best fit from starts (S, K, Q): valid before invalid, few empty classes, then the smaller criterion."""
-        fits = self._converge(starts, rounds)
-        return min(fits, key=lambda fit: (not fit.valid, fit.empty, fit.criterion))
+        fits = sorted(self._converge(starts, rounds), key=lambda fit: (not fit.valid, fit.empty, fit.criterion))
+        for fit in fits:
+            if not fit.valid:
+                break
+            if all_distinct(self._problem, fit.lines, fit.sigma, label_traces(self._atoms, fit)):
+                return fit
+        return replace(fits[0], valid=False)
 
     def _converge(self, starts: Floats, rounds: int) -> list[Fit]:
         count, classes, width = starts.shape

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from causal.drt.features import Features, group_identical, make_features
-from causal.drt.growing import Growth, Table, grow_tree, make_table
+from causal.drt.growing import Growth, TreeGrower
 from causal.drt.ladder import Clustering, check_classes, cluster
 from causal.drt.relabel import relabel
 from causal.drt.shapes import SHAPES, Shape
@@ -18,8 +18,6 @@ from causal.drt.validation import Scores, cross_validate
 from causal.errors import UsageError
 
 METHODS = ("k-linear", "spectral")
-# Below, a table of distinct rows is always made; it serves the tree and its validation.
-_SMALL_TABLE = 256
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,7 @@ class Explanation:
     clustering: Clustering
     tree: Node
     scores: Scores
+    options: Options
     warnings: tuple[str, ...] = field(default=())
 
     @property
@@ -57,6 +56,11 @@ class Explanation:
         return np.flatnonzero(self.clustering.labels < 0)
 
     @property
+    def could_be_smaller(self) -> bool:
+        """Whether an exact search for the tree is worth a try: no tree has fewer leaves than there are classes."""
+        return self.options.tree == "greedy" and count_leaves(self.tree) > self.clustering.k
+
+    @property
     def differs(self) -> bool:
         """Whether the functions say anything about the classes."""
         return self.tree.children is not None
@@ -68,18 +72,19 @@ def explain(traces: Traces, options: Options | None = None) -> Explanation:
     features = make_features(traces)
     coarse, fine = group_identical(features), group_identical(features, exact=True)
     growth = Growth(options.max_depth, options.tree == "optimal")
-    table = make_table(features.values) if len(features) <= _SMALL_TABLE else None
+    grower = TreeGrower(features)
     clustering = _cluster(traces, coarse, fine, options)
     # One round settles the labels where lines meet; greedy splits do for that.
-    first = grow_tree(features, clustering.labels, clustering.k, replace(growth, optimal=False), table=table)
+    first = grower.grow(clustering.labels, clustering.k, replace(growth, optimal=False))
     cells = leaf_numbers(first, features.values)
     settled = relabel(clustering, cells, traces.output)
     tree = first
     if growth.optimal or not np.array_equal(settled.labels, clustering.labels):
-        tree = grow_tree(features, settled.labels, settled.k, growth, table=table)
+        tree = grower.grow(settled.labels, settled.k, growth)
     place_traces(tree, features.values)
-    scores = cross_validate(traces, features, settled, growth, table)
-    return Explanation(traces, features, settled, tree, scores, _warnings(features, settled, options, traces))
+    scores = cross_validate(traces, features, settled, growth, grower)
+    warnings = _warnings(features, settled, options, traces)
+    return Explanation(traces, features, settled, tree, scores, options, warnings)
 
 
 def _cluster(traces: Traces, coarse: Ints, fine: Ints, options: Options) -> Clustering:
@@ -150,6 +155,3 @@ def describe_size(explanation: Explanation) -> str:
     """Leaves and functions of the tree in words."""
     leaves, used = count_leaves(explanation.tree), len(explanation.features_used)
     return f"{leaves} {'leaf' if leaves == 1 else 'leaves'} on {used} function{'' if used == 1 else 's'}"
-
-
-__all__ = ["Explanation", "Options", "Table", "explain", "predict"]

@@ -87,7 +87,7 @@ class _Spectral:
         best, worse = np.inf, 0
         for count in range(1, most + 1):
             fits.append(self._cluster(clustering, atoms, cells, count))
-            improved = fits[-1].valid and fits[-1].criterion < best
+            improved = fits[-1].criterion < best
             best, worse = (fits[-1].criterion, 0) if improved else (best, worse + 1)
             if worse >= _PATIENCE and classes is None:
                 break

@@ -61,6 +61,14 @@ def count_leaves(node: Node) -> int:
     return sum(1 for _ in node.leaves())
 
 
+def dense_column(values: Sparse, column: int) -> Floats:
+    """One column of a sparse matrix in compressed columns; (N,)."""
+    dense = np.zeros(values.shape[0])
+    where = slice(values.indptr[column], values.indptr[column + 1])
+    dense[values.indices[where]] = values.data[where]
+    return dense
+
+
 def leaf_numbers(node: Node, values: Sparse) -> Ints:
     """For each row of a sparse (N, F) matrix of features the number of its leaf, counted from left to right."""
     numbers = np.empty(values.shape[0], dtype=np.int64)
@@ -72,7 +80,7 @@ def leaf_numbers(node: Node, values: Sparse) -> Ints:
             numbers[rows] = next(following)
             return
         assert here.feature is not None
-        above = np.asarray(columns[:, [here.feature]].todense()).ravel()[rows] > here.threshold
+        above = dense_column(columns, here.feature)[rows] > here.threshold
         descend(here.children[0], rows[~above])
         descend(here.children[1], rows[above])
 
@@ -88,7 +96,7 @@ def place_traces(node: Node, values: Sparse) -> None:
         here.members = rows
         if here.children is not None:
             assert here.feature is not None
-            above = np.asarray(columns[:, [here.feature]].todense()).ravel()[rows] > here.threshold
+            above = dense_column(columns, here.feature)[rows] > here.threshold
             descend(here.children[0], rows[~above])
             descend(here.children[1], rows[above])
 
@@ -144,13 +152,12 @@ def entropy(counts: Floats) -> float:
 
 
 def describe_test(feature: Feature, threshold: float, above: bool, per: str = "size") -> str:
-    """A side of a test as a sentence: `decode called at least once`."""
-    name = feature.name
+    """A side of a test, to be read behind the function's name: `called at least once`."""
     if feature.kind == "rate":
-        return f"{name} called {'more than' if above else 'at most'} {threshold:.4g} times per {per}"
+        return f"called {'more than' if above else 'at most'} {threshold:.4g} times per unit of {per}"
     least = int(np.floor(threshold)) + 1
     if above:
-        return f"{name} called at least {'once' if least == 1 else f'{least} times'}"
+        return f"called at least {'once' if least == 1 else f'{least} times'}"
     if least == 1:
-        return f"{name} not called"
-    return f"{name} called at most {'once' if least == 2 else f'{least - 1} times'}"
+        return "not called"
+    return f"called at most {'once' if least == 2 else f'{least - 1} times'}"

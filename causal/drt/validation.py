@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from causal.drt.features import Features
-from causal.drt.growing import Growth, Table, grow_tree
+from causal.drt.growing import Growth, TreeGrower
 from causal.drt.ladder import Clustering, canonical_order, fit_rows, r_squared
 from causal.drt.traces import Ints, Traces
 from causal.drt.tree import leaf_numbers
@@ -31,7 +31,7 @@ class Scores:
 
 
 def cross_validate(
-    traces: Traces, features: Features, clustering: Clustering, growth: Growth, table: Table | None = None
+    traces: Traces, features: Features, clustering: Clustering, growth: Growth, grower: TreeGrower
 ) -> Scores:
     """Scores by five folds; every fold holds traces of all classes and sizes."""
     labels, classes = clustering.labels, clustering.k
@@ -44,7 +44,6 @@ def cross_validate(
     right = 0
     predicted = np.zeros(len(labels))
     problem = clustering.problem
-    values = features.values.tocsr()
     for fold in range(FOLDS):
         train, test = inside[folds[inside] != fold], inside[folds[inside] == fold]
         lines = clustering.scaled_lines.copy()
@@ -52,9 +51,9 @@ def cross_validate(
             members = train[labels[train] == k]
             if len(members) > problem.design.shape[1]:
                 lines[k] = fit_rows(problem, members)
-        tree = grow_tree(features, labels, classes, quick, train, table)
+        tree = grower.grow(labels, classes, quick, train)
         leaves = np.stack([leaf.distribution for leaf in tree.leaves()])
-        weights = leaves[leaf_numbers(tree, values[test])]
+        weights = leaves[leaf_numbers(tree, features.values)[test]]
         right += int((np.argmax(weights, axis=1) == labels[test]).sum())
         costs = problem.design[test] @ lines.T * problem.scatter[test, None]
         predicted[test] = (weights * costs).sum(axis=1) * problem.output_scale

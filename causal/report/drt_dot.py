@@ -30,7 +30,7 @@ def _add(explanation: Explanation, node: Node, nodes: list[str], edges: list[str
     nodes.append(f"n{number} [label={_quote(explanation.features.columns[node.feature].name)}];")
     for above, child in enumerate(node.children):
         below = _add(explanation, child, nodes, edges)
-        edges.append(f"n{number} -> n{below} [label={_quote(sentence(explanation, node, bool(above)))}];")
+        edges.append(f"n{number} -> n{below} [label={_quote(sentence(explanation, node, bool(above))[1])}];")
     return number
 
 

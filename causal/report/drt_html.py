@@ -82,7 +82,8 @@ def _branches(explanation: Explanation, node: Node) -> str:
     assert node.children is not None
     items = []
     for above, child in enumerate(node.children):
-        text = f"<code>{escape(words.sentence(explanation, node, bool(above)))}</code>"
+        name, how = words.sentence(explanation, node, bool(above))
+        text = f"<code>{escape(name)}</code> {escape(how)}"
         if child.children is None:
             items.append(f"<li>{text}<br>{_leaf(explanation, child)}</li>")
         else:
@@ -110,10 +111,7 @@ def _comparison(explanation: Explanation) -> str:
     rows = []
     for index, row in zip(chosen, words.profiles(explanation, chosen), strict=True):
         feature = explanation.features.columns[index]
-        cells = "".join(
-            f"<td>{each.share:.0%}{'' if feature.kind == 'called' else f' ({words.significant(each.calls)})'}</td>"
-            for each in row
-        )
+        cells = "".join(f"<td>{escape(words.profile_cell(feature, each))}</td>" for each in row)
         rows.append(f"<tr><td><code>{escape(feature.name)}</code></td>{cells}</tr>")
     return (
         "<h2>Classes side by side</h2>\n<p class='dim'>Share of the traces of a class that call a function, and in "

@@ -7,7 +7,6 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from causal.drt.features import Feature
 from causal.drt.model import Explanation, describe_size
 from causal.drt.tree import Node
 from causal.report import drt_words as words
@@ -81,9 +80,9 @@ class ExplanationReporter:
             tree.add(self._leaf(explanation, node))
             return
         for above, child in enumerate(node.children):
-            text = self._name(words.sentence(explanation, node, bool(above)))
-            room = max(self._console.width - 4 * depth - 6, 20)
-            below = tree.add(Text(elide_middle(text, room)))
+            name, how = words.sentence(explanation, node, bool(above))
+            room = max(self._console.width - 4 * (depth + 1) - len(how) - 1, 16)
+            below = tree.add(Text.assemble((elide_middle(self._name(name), room), "bold"), f" {self._name(how)}"))
             self._branch(explanation, child, below, depth + 1)
 
     def _leaf(self, explanation: Explanation, node: Node) -> Text:
@@ -121,15 +120,9 @@ class ExplanationReporter:
         room = max(self._console.width - 14 * explanation.clustering.k, 16)
         for index, row in zip(chosen, words.profiles(explanation, chosen), strict=True):
             feature = explanation.features.columns[index]
-            cells = [self._profile(feature, each) for each in row]
+            cells = [Text(words.profile_cell(feature, each)) for each in row]
             table.add_row(Text(elide_middle(self._name(feature.name), room)), *cells)
         self._print(table)
-
-    def _profile(self, feature: Feature, profile: words.ClassProfile) -> Text:
-        if profile.share == 0:
-            return Text("-", "dim")
-        calls = "" if feature.kind == "called" else f" ({words.significant(profile.calls)})"
-        return Text(f"{profile.share:.0%}{calls}")
 
     def _ladder(self, explanation: Explanation) -> None:
         clustering = explanation.clustering
@@ -144,6 +137,8 @@ class ExplanationReporter:
 
     def _diagnosis(self, explanation: Explanation) -> None:
         self._line(words.score_line(explanation))
+        if explanation.could_be_smaller:
+            self._line("A smaller tree may exist: --tree optimal searches for it.", "dim")
         outliers = explanation.outliers
         if len(outliers):
             some = ", ".join(self._name(explanation.traces.ids[int(i)]) for i in outliers[:_LISTED])

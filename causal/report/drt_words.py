@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from causal.drt.features import Feature
+from causal.drt.growing import rank_callers
 from causal.drt.model import Explanation
 from causal.drt.traces import Named
-from causal.drt.tree import Node, describe_test
+from causal.drt.tree import Node, dense_column, describe_test
 
 _EXAMPLES = 5
 
@@ -45,11 +47,11 @@ def significant(value: float) -> str:
     return f"{value:.2e}"
 
 
-def sentence(explanation: Explanation, node: Node, above: bool) -> str:
-    """What is true on one side of a node's test."""
+def sentence(explanation: Explanation, node: Node, above: bool) -> tuple[str, str]:
+    """What is true on one side of a node's test: the function, and how it is called."""
     assert node.feature is not None
     feature = explanation.features.columns[node.feature]
-    return describe_test(feature, node.threshold, above, explanation.features.per_input)
+    return feature.name, describe_test(feature, node.threshold, above, explanation.features.per_input)
 
 
 def examples(explanation: Explanation, node: Node, most: int = _EXAMPLES) -> list[str]:
@@ -67,7 +69,7 @@ def profiles(explanation: Explanation, features: Sequence[int]) -> list[list[Cla
     labels = explanation.clustering.labels
     table = []
     for index in features:
-        column = np.asarray(explanation.features.values[:, [index]].todense()).ravel()
+        column = dense_column(explanation.features.values, index)
         row = []
         for k in range(explanation.clustering.k):
             own = column[labels == k]
@@ -77,25 +79,25 @@ def profiles(explanation: Explanation, features: Sequence[int]) -> list[list[Cla
     return table
 
 
+def profile_cell(feature: Feature, profile: ClassProfile) -> str:
+    """Share of callers and, for counts, how often they call: `53% (2.4)`; a dash for no callers."""
+    if profile.share == 0:
+        return "-"
+    return f"{profile.share:.0%}" + ("" if feature.kind == "called" else f" ({significant(profile.calls)})")
+
+
 def telling_features(explanation: Explanation, most: int = 8) -> list[int]:
-    """Features to compare classes by: those of the tree, then those whose share of callers differs most."""
-    used = explanation.features_used
-    labels = explanation.clustering.labels
-    binary = explanation.features.values.tocsc().copy()
-    binary.data = np.ones_like(binary.data)
-    classes = explanation.clustering.k
-    member = (labels[None, :] == np.arange(classes)[:, None]).astype(np.float64)
-    shares = np.asarray(binary.T @ member.T) / np.maximum(member.sum(axis=1), 1.0)
-    spread = np.ptp(shares, axis=1) if len(shares) else np.empty(0)
-    names = {explanation.features.columns[i].name for i in used}
-    for index in np.argsort(-spread, kind="stable"):
-        name = explanation.features.columns[int(index)].name
-        if len(used) >= most or spread[index] <= 0:
+    """Features to compare classes by: those of the tree, then those whose being called tells most."""
+    chosen = explanation.features_used
+    names = {explanation.features.columns[i].name for i in chosen}
+    for index in rank_callers(explanation.features, explanation.clustering.labels, explanation.clustering.k):
+        name = explanation.features.columns[index].name
+        if len(chosen) >= most:
             break
         if name not in names:
             names.add(name)
-            used.append(int(index))
-    return used
+            chosen.append(index)
+    return chosen
 
 
 def conclusion(explanation: Explanation) -> str:
@@ -105,8 +107,9 @@ def conclusion(explanation: Explanation) -> str:
         return "All traces follow one line: there is no difference to explain."
     if not explanation.differs:
         return "The classes do not differ in the functions they call: the cause lies elsewhere (data, waiting)."
-    used = explanation.features_used
-    names = ", ".join(dict.fromkeys(explanation.features.columns[i].name for i in used[:4]))
+    columns = explanation.features.columns
+    used = list({columns[i].name: columns[i] for i in explanation.features_used}.values())
+    names = ", ".join(each.name + (f" (or {len(each.same_as)} like it)" if each.same_as else "") for each in used[:4])
     more = "" if len(used) <= 4 else f" and {len(used) - 4} more"
     return f"The {k} classes are told apart by {names}{more}."
 

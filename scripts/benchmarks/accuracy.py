@@ -6,134 +6,62 @@ The truth is measured in the same minutes as the prediction, half of it before a
 import argparse
 import json
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .cases import CASES, LEVELS, ROOT, WORKLOADS, Case, select
+from . import coz
+from .accuracy_tables import (
+    Outcome,
+    case_line,
+    make_rows,
+    merge_markdown,
+    render_markdown,
+    render_text,
+    summarise,
+    summary_line,
+    worse_than_coz,
+)
+from .cases import ROOT, SETS, WORKLOADS, Case, select
 from .machine import describe_machine
-from .prediction import Predicted, Prediction, ProfilerFailed, predict
-from .truth import Truth, combine, measure_repetition
-
-HEADINGS = ("workload", "function", "speedup", "predicted", "interval", "true", "error", "covered")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One level of one case; fractions. `error` is predicted - true, None where no number was shown."""
-
-    workload: str
-    function: str
-    speedup: float
-    predicted: float | None
-    low: float | None
-    high: float | None
-    true: float
-    true_spread: float
-
-    @property
-    def error(self) -> float | None:
-        return None if self.predicted is None else self.predicted - self.true
-
-    @property
-    def covered(self) -> bool | None:
-        """Whether the interval holds the truth."""
-        return None if self.low is None or self.high is None else self.low <= self.true <= self.high
-
-
-@dataclass
-class Outcome:
-    """A case's rows, or the reason why there are none."""
-
-    case: Case
-    rows: list[Row] = field(default_factory=list)
-    verdict: str = ""
-    experiments: int = 0
-    failure: str | None = None
-
-
-def make_rows(case: Case, prediction: Prediction, truth: dict[float, Truth]) -> list[Row]:
-    """Joins prediction and truth level by level."""
-    rows = []
-    for level in LEVELS:
-        predicted = prediction.levels.get(level, Predicted(None, None, None))
-        true = truth[level]
-        rows.append(
-            Row(case.name, case.function, level, predicted.gain, predicted.low, predicted.high, true.gain, true.spread)
-        )
-    return rows
-
-
-def summarise(rows: Sequence[Row]) -> dict[str, float | int | None]:
-    """Mean absolute error, largest error (both in points) and coverage (a fraction) over rows with a number."""
-    errors = [abs(row.error) * 100 for row in rows if row.error is not None]
-    covered = [row.covered for row in rows if row.covered is not None]
-    return {
-        "rows": len(rows),
-        "without_number": len(rows) - len(errors),
-        "mean_error_points": statistics.fmean(errors) if errors else None,
-        "max_error_points": max(errors) if errors else None,
-        "coverage": sum(covered) / len(covered) if covered else None,
-    }
+from .prediction import Predicted, ProfilerFailed, predict
+from .truth import combine, measure_repetition
 
 
 def measure_case(case: Case, options: argparse.Namespace, rng: random.Random, directory: Path) -> Outcome:
-    """Half of the truth, the prediction, the other half of the truth."""
+    """Half of the truth, the prediction and COZ's, the other half of the truth."""
     before = (options.repetitions + 1) // 2
     profile = directory / f"{case.name}.causal"
+    outcome = Outcome(case)
     try:
         rates = [measure_repetition(case, options.truth_seconds, rng) for _ in range(before)]
         prediction = predict(options.causal_bpf, case, options.duration, profile)
+        theirs = _ask_coz(outcome, options, rng, directory) if options.coz else None
         rates += [measure_repetition(case, options.truth_seconds, rng) for _ in range(options.repetitions - before)]
     except (ProfilerFailed, ValueError, OSError, subprocess.TimeoutExpired) as error:
-        return Outcome(case, failure=" ".join(str(error).split()))
-    rows = make_rows(case, prediction, combine(rates))
-    return Outcome(case, rows, prediction.verdict, prediction.experiments)
+        outcome.failure = " ".join(str(error).split())
+        return outcome
+    outcome.rows = make_rows(case, prediction, combine(rates), theirs)
+    outcome.verdict, outcome.experiments = prediction.verdict, prediction.experiments
+    return outcome
 
 
-def points(fraction: float | None, sign: str = "") -> str:
-    """A fraction in percentage points, or a dash."""
-    return "-" if fraction is None else f"{100 * fraction:{sign}.1f}"
-
-
-def cells(row: Row) -> tuple[str, ...]:
-    """The columns of HEADINGS for one row."""
-    interval = "-" if row.low is None else f"{points(row.low)} to {points(row.high)}"
-    covered = "-" if row.covered is None else ("yes" if row.covered else "no")
-    return (
-        row.workload, row.function, f"{100 * row.speedup:.0f}", points(row.predicted), interval,
-        f"{points(row.true)} ±{points(row.true_spread)}", points(row.error, "+"), covered,
-    )  # fmt: skip
-
-
-def case_line(outcome: Outcome) -> str:
-    """What is to be said of a case as a whole."""
-    name = outcome.case.name
-    if outcome.failure is not None:
-        return f"{name}: failed: {outcome.failure}"
-    summary = summarise(outcome.rows)
-    mean = summary["mean_error_points"]
-    error = "no number shown" if mean is None else f"mean error {mean:.1f}, max {summary['max_error_points']:.1f}"
-    return f"{name}: {error}; {outcome.experiments} experiments; verdict: {outcome.verdict or '-'}"
-
-
-def summary_line(outcomes: Sequence[Outcome]) -> str:
-    """The numbers over all cases."""
-    summary = summarise([row for outcome in outcomes for row in outcome.rows])
-    failed = sum(outcome.failure is not None for outcome in outcomes)
-    if summary["mean_error_points"] is None:
-        return f"no predictions; {failed} of {len(outcomes)} cases failed"
-    coverage = "-" if summary["coverage"] is None else f"{100 * summary['coverage']:.0f} %"
-    return (
-        f"mean absolute error {summary['mean_error_points']:.1f} points, max {summary['max_error_points']:.1f}, "
-        f"coverage {coverage}, {summary['without_number']} of {summary['rows']} rows without a number, "
-        f"{failed} of {len(outcomes)} cases failed"
-    )
+def _ask_coz(
+    outcome: Outcome, options: argparse.Namespace, rng: random.Random, directory: Path
+) -> Mapping[float, Predicted] | None:
+    # A failure of COZ is a result, and no reason to lose our own.
+    if not coz.can_answer(outcome.case):
+        outcome.coz_failure = "no question for COZ"
+        return None
+    try:
+        return coz.predict(outcome.case, options.duration, rng, directory)
+    except (coz.CozFailed, OSError, ValueError) as error:
+        outcome.coz_failure = " ".join(str(error).split())
+        return None
 
 
 def machine_line(options: argparse.Namespace) -> str:
@@ -145,25 +73,14 @@ def machine_line(options: argparse.Namespace) -> str:
     )
 
 
-def render_text(outcomes: Sequence[Outcome]) -> str:
-    """Aligned columns, then a line per case."""
-    table = [HEADINGS, *(cells(row) for outcome in outcomes for row in outcome.rows)]
-    widths = [max(len(line[i]) for line in table) for i in range(len(HEADINGS))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
-    return "\n".join([*(line.rstrip() for line in lines), "", *map(case_line, outcomes)])
-
-
-def render_markdown(outcomes: Sequence[Outcome], conditions: str) -> str:
-    """The same as a Markdown document."""
-    lines = ["# Accuracy", "", f"Measured on {conditions}. All numbers are percent.", ""]
-    lines += ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
-    lines += ["| " + " | ".join(cells(row)) + " |" for outcome in outcomes for row in outcome.rows]
-    lines += ["", *(f"- {case_line(outcome)}" for outcome in outcomes), "", f"**{summary_line(outcomes)}**", ""]
-    return "\n".join(lines)
+def coz_notes() -> str:
+    """How COZ was asked: the documentation of the module that does it."""
+    return " ".join((coz.__doc__ or "").split("How:", 1)[1].split()).strip()
 
 
 def as_object(outcomes: Sequence[Outcome], options: argparse.Namespace) -> dict[str, Any]:
     """Everything, for machines."""
+    groups = dict.fromkeys(outcome.case.group for outcome in outcomes)
     return {
         "machine": describe_machine(),
         "options": {
@@ -172,19 +89,32 @@ def as_object(outcomes: Sequence[Outcome], options: argparse.Namespace) -> dict[
             "truth_seconds": options.truth_seconds,
             "seed": options.seed,
         },
-        "cases": [
-            {
-                "name": outcome.case.name,
-                "command": [Path(outcome.case.program).name, *outcome.case.command()[1:]],
-                "function": outcome.case.function,
-                "failure": outcome.failure,
-                "verdict": outcome.verdict,
-                "experiments": outcome.experiments,
-                "rows": [{**asdict(row), "error": row.error, "covered": row.covered} for row in outcome.rows],
-            }
-            for outcome in outcomes
-        ],
+        "cases": [_case_object(outcome) for outcome in outcomes],
+        "groups": {
+            group: summarise([row for outcome in outcomes if outcome.case.group == group for row in outcome.rows])
+            for group in groups
+        },
         "summary": summarise([row for outcome in outcomes for row in outcome.rows]),
+    }
+
+
+def _case_object(outcome: Outcome) -> dict[str, Any]:
+    case = outcome.case
+    return {
+        "name": case.name,
+        "group": case.group,
+        "unit": case.unit,
+        "command": [case.program, *case.command()[1:]],
+        "function": case.function,
+        "failure": outcome.failure,
+        "coz_failure": outcome.coz_failure,
+        "worse_than_coz_points": worse_than_coz(outcome),
+        "verdict": outcome.verdict,
+        "experiments": outcome.experiments,
+        "rows": [
+            {**asdict(row), "error": row.error, "covered": row.covered, "coz_error": row.coz_error}
+            for row in outcome.rows
+        ],
     }
 
 
@@ -202,14 +132,19 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/bench accuracy", description=__doc__)
     parser.add_argument("--duration", type=seconds, default=30.0, help="profiling time per case (default 30s)")
     parser.add_argument("--only-workload", action="append", default=[], metavar="NAME",
-                        help="a case or a program; repeatable")  # fmt: skip
+                        help="a case, a program or a group; repeatable")  # fmt: skip
+    parser.add_argument("--set", choices=list(SETS), default="quick", dest="chosen_set",
+                        help="every program once, or also many granularities, thread counts, queues, phases, threads "
+                        "as units, and the known answers of others (default: quick)")  # fmt: skip
+    parser.add_argument("--coz", action="store_true", help=f"COZ's predictions too, if {coz.PACKAGE} is installed")
     parser.add_argument("--list", action="store_true", help="list the cases and stop")
     parser.add_argument("--repetitions", type=int, default=6, help="repetitions of the truth (default 6)")
     parser.add_argument("--truth-seconds", type=seconds, default=1.5,
                         help="length of each unprofiled run (default 1.5)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="order of the unprofiled runs (default 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write a Markdown table")
+    parser.add_argument("--markdown", type=Path, metavar="FILE",
+                        help="also write a Markdown report; text above its marker line is kept")  # fmt: skip
     parser.add_argument("--profiles", type=Path, metavar="DIR", help="keep the recorded profiles there")
     parser.add_argument("--causal-bpf", type=str.split, metavar="CMD", help="the profiler (default .venv's)",
                         default=[str(ROOT / ".venv" / "bin" / "causal-bpf")])  # fmt: skip
@@ -217,16 +152,28 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def measure_all(cases: Sequence[Case], options: argparse.Namespace) -> list[Outcome]:
-    """Every case in turn, with a word on stderr about each, because this takes many minutes."""
+    """Every case in turn, with a word on stderr about each, because this takes many minutes.
+
+    The report is written anew after each case, so that an interruption loses only what was not measured.
+    """
     rng = random.Random(options.seed)
-    outcomes = []
+    outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="bench-accuracy-") as temporary:
         directory = options.profiles or Path(temporary)
         directory.mkdir(parents=True, exist_ok=True)
         for number, case in enumerate(cases, 1):
             outcomes.append(measure_case(case, options, rng, directory))
             print(f"[{number}/{len(cases)}] {case_line(outcomes[-1])}", file=sys.stderr, flush=True)
+            if options.markdown:
+                write_markdown(outcomes, options)
     return outcomes
+
+
+def write_markdown(outcomes: Sequence[Outcome], options: argparse.Namespace) -> None:
+    """The report, below what was written by hand."""
+    existing = options.markdown.read_text() if options.markdown.exists() else None
+    written = render_markdown(outcomes, machine_line(options), coz_notes() if options.coz else None)
+    options.markdown.write_text(merge_markdown(existing, written, "Accuracy"))
 
 
 def main(arguments: list[str]) -> int:
@@ -236,19 +183,21 @@ def main(arguments: list[str]) -> int:
     if options.repetitions < 1:
         parser.error("--repetitions must be at least 1")
     try:
-        cases = select(options.only_workload)
+        cases = select(options.only_workload, SETS[options.chosen_set])
     except KeyError as error:
-        parser.error(f"no workload called {error.args[0]}; there are {', '.join(case.name for case in CASES)}")
+        parser.error(f"no case, program or group called {error.args[0]}; see --set full --list")
     if options.list:
         for case in cases:
-            print(f"{case.name:20} {case.function:14} {' '.join([case.program, *case.command()[1:]])}")
+            print(f"{case.name:20} {case.group:18} {case.function:16} {' '.join([case.program, *case.command()[1:]])}")
         return 0
+    if options.coz and not coz.is_installed():
+        parser.error(f"--coz needs COZ: apt-get install {coz.PACKAGE}")
     subprocess.run(["make", "--silent", "-C", str(WORKLOADS)], check=True)
+    if options.coz:
+        coz.build_programs()
     outcomes = measure_all(cases, options)
-    if options.markdown:
-        options.markdown.write_text(render_markdown(outcomes, machine_line(options)))
     if options.json:
         print(json.dumps(as_object(outcomes, options), indent=2))
     else:
-        print("\n".join([machine_line(options), "", render_text(outcomes), "", summary_line(outcomes)]))
+        print("\n".join([machine_line(options), "", render_text(outcomes, options.coz), "", summary_line(outcomes)]))
     return int(any(outcome.failure is not None for outcome in outcomes))

@@ -1,5 +1,6 @@
 """The questions whose answers are known: which workload, with how much work, and which function is sped up."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,50 +12,144 @@ LEVELS = (0.25, 0.50, 0.75, 1.00)
 
 @dataclass(frozen=True)
 class Case:
-    """One function of one workload.
+    """One region of one workload.
 
     `amounts` are the program's positional arguments: units of work (about a microsecond each) or real
-    microseconds of sleep. `reduced` is the position of the one that the function consumes.
+    microseconds of sleep. `reduced` are the positions of those that the region consumes. `function` is the region's
+    name: a function, or with the unit `thread` a thread's label. `truth_options` are used instead of `options` where
+    the truth would otherwise take too long to measure.
     """
 
     name: str
     program: str
     function: str
     amounts: tuple[int, ...]
-    reduced: int
+    reduced: tuple[int, ...]
     options: tuple[str, ...] = ()
+    group: str = "workloads"
+    unit: str = "function"
+    levels: tuple[float, ...] = LEVELS
+    truth_options: tuple[str, ...] | None = None
 
-    def command(self, speedup: float = 0.0) -> list[str]:
-        """The program with the function's work reduced by `speedup` (a fraction)."""
-        amounts = list(self.amounts)
-        amounts[self.reduced] = round(amounts[self.reduced] * (1 - speedup))
-        return [str(PROGRAMS / self.program), *map(str, amounts), *self.options]
+    def arguments(self, speedup: float = 0.0) -> list[str]:
+        """The amounts with the region's work reduced by `speedup` (a fraction)."""
+        kept = [1 - speedup if position in self.reduced else 1.0 for position in range(len(self.amounts))]
+        return [str(round(amount * share)) for amount, share in zip(self.amounts, kept, strict=True)]
+
+    def command(self, programs: Path = PROGRAMS) -> list[str]:
+        """The program as it is profiled."""
+        return [str(programs / self.program), *self.arguments(), *self.options]
+
+    def truth_command(self, speedup: float) -> list[str]:
+        """The program that really has less to do."""
+        options = self.options if self.truth_options is None else self.truth_options
+        return [str(PROGRAMS / self.program), *self.arguments(speedup), *options]
 
 
 # Rounds take 5 to 10 ms: long against the sampling period, short enough for many visits in a window.
-CASES = (
-    Case("barrier", "barrier", "work_a", (8000, 6000), 0),
-    Case("barrier-shorter", "barrier", "work_b", (8000, 6000), 1),
-    Case("pipeline", "pipeline", "stage_slow", (6400, 8000), 1),
-    Case("pipeline-fast", "pipeline", "stage_fast", (6400, 8000), 0),
-    Case("pingpong", "pingpong", "ping_work", (4000, 4000), 0),
-    Case("pingpong-processes", "pingpong", "ping_work", (4000, 4000), 0, ("--processes",)),
-    Case("lock-critical", "lock", "critical_work", (3000, 5000), 1),
-    Case("lock-local", "lock", "local_work", (5000, 3000), 0),
-    Case("spin", "spin", "work_a", (4000, 4000), 0),
-    Case("worksleep", "worksleep", "work_a", (4000, 3000), 0),
-    Case("oversub", "oversub", "work_a", (4400, 3600), 0),
-    Case("oversub-b", "oversub", "work_b", (4400, 3600), 1),
-    Case("sleeper", "sleeper", "work_a", (4000, 3000), 0, ("--beside", "2")),
-    Case("tcp", "tcp", "server_work", (4000, 4000), 1),
-    Case("forker", "forker", "work_a", (4400, 3600), 0),
-    Case("deadline", "deadline", "work_a", (8000, 4000), 1),
+WORKLOAD_CASES = (
+    Case("barrier", "barrier", "work_a", (8000, 6000), (0,)),
+    Case("barrier-shorter", "barrier", "work_b", (8000, 6000), (1,)),
+    Case("pipeline", "pipeline", "stage_slow", (6400, 8000), (1,)),
+    Case("pipeline-fast", "pipeline", "stage_fast", (6400, 8000), (0,)),
+    Case("pingpong", "pingpong", "ping_work", (4000, 4000), (0,)),
+    Case("pingpong-processes", "pingpong", "ping_work", (4000, 4000), (0,), ("--processes",)),
+    Case("lock-critical", "lock", "critical_work", (3000, 5000), (1,)),
+    Case("lock-local", "lock", "local_work", (5000, 3000), (0,)),
+    Case("spin", "spin", "work_a", (4000, 4000), (0,)),
+    Case("worksleep", "worksleep", "work_a", (4000, 3000), (0,)),
+    Case("oversub", "oversub", "work_a", (4400, 3600), (0,)),
+    Case("oversub-b", "oversub", "work_b", (4400, 3600), (1,)),
+    Case("sleeper", "sleeper", "work_a", (4000, 3000), (0,), ("--beside", "2")),
+    Case("tcp", "tcp", "server_work", (4000, 4000), (1,)),
+    Case("forker", "forker", "work_a", (4400, 3600), (0,)),
+    Case("deadline", "deadline", "work_a", (8000, 4000), (1,)),
 )
 
+# What others have published answers for, and what gets slower.
+KNOWN_ANSWERS = (
+    Case("coz-example-a", "coz_example", "work_a", (6700, 6400), (0,), group="known answers"),
+    Case("coz-example-b", "coz_example", "work_b", (6700, 6400), (1,), group="known answers"),
+    Case("amd-slow", "amd", "work_slow", (4800, 6000), (1,), group="known answers", levels=(0.10, 0.20, 0.30)),
+    Case("amd-fast", "amd", "work_fast", (4800, 6000), (0,), group="known answers", levels=(0.10, 0.20, 0.30)),
+    Case("false-sharing", "false_sharing", "prepare", (6000, 7000), (0,), group="known answers"),
+    Case("contended", "contended", "local_work", (6000, 7000), (0,), group="known answers"),
+)
 
-def select(names: list[str]) -> list[Case]:
-    """Cases by case name or program name, all of them when `names` is empty; unknown names raise KeyError."""
-    for name in names:
-        if not any(name in (case.name, case.program) for case in CASES):
+# How long a queue takes to fill and drain: at these rates that of 1000 items, several seconds.
+QUEUE_CASES = tuple(
+    Case(f"pipeline-{capacity}", "pipeline", "stage_slow", (1200, 2000), (1,), ("--capacity", str(capacity)), "queues")
+    for capacity in (1, 8, 1000)
+)
+
+# The truth does not depend on the length of a phase, but its short runs must hold many whole phases.
+_BRIEF = ("--phase-rounds", "2")
+PHASE_CASES = (
+    Case("phases", "phases", "work_a", (6000, 0, 0, 6000), (0, 2), group="phases", truth_options=_BRIEF),
+    Case("phases-beside", "phases", "work_a", (8000, 4000, 4000, 8000), (0, 2), group="phases", truth_options=_BRIEF),
+)
+
+THREAD_CASES = (
+    Case("thread-barrier", "barrier", "barrier (main)", (8000, 6000), (0,), group="threads", unit="thread"),
+    Case("thread-pipeline", "pipeline", "pipeline (main)", (6400, 8000), (1,), group="threads", unit="thread"),
+    Case("thread-pingpong", "pingpong", "pingpong/1", (4000, 4000), (1,), group="threads", unit="thread"),
+    Case("thread-amd", "amd", "slow", (4800, 6000), (1,), group="threads", unit="thread"),
+)
+
+GRANULARITIES_MS = (0.5, 1, 2, 8, 25, 100)
+# Program, function, the amounts as parts of a round, which of them is reduced.
+_GRANULAR: tuple[tuple[str, str, tuple[float, float], int], ...] = (
+    ("barrier", "work_a", (1.0, 0.75), 0),
+    ("lock", "critical_work", (0.3, 0.5), 1),
+    ("pingpong", "ping_work", (0.5, 0.5), 0),
+    ("pipeline", "stage_slow", (0.8, 1.0), 1),
+    ("spin", "work_a", (0.5, 0.5), 0),
+)
+OVERSUBSCRIPTIONS = (2, 3, 4, 6, 8, 12, 16)
+
+
+def _granularity_cases() -> Iterator[Case]:
+    for program, function, parts, reduced in _GRANULAR:
+        for ms in GRANULARITIES_MS:
+            amounts = tuple(round(part * ms * 1000) for part in parts)
+            yield Case(f"{program}-{ms:g}ms", program, function, amounts, (reduced,), group=f"{ms:g} ms per round")
+
+
+def _oversubscription_cases() -> Iterator[Case]:
+    for threads in OVERSUBSCRIPTIONS:
+        options = ("--threads", str(threads), "--cpus", "2")
+        yield Case(f"oversub-{threads}", "oversub", "work_a", (4400, 3600), (0,), options, "threads on 2 CPUs")
+
+
+ALL_CASES = (
+    *WORKLOAD_CASES,
+    *KNOWN_ANSWERS,
+    *QUEUE_CASES,
+    *PHASE_CASES,
+    *THREAD_CASES,
+    *_oversubscription_cases(),
+    *sorted(_granularity_cases(), key=lambda case: float(case.group.split()[0])),
+)
+SETS: dict[str, tuple[Case, ...]] = {"quick": WORKLOAD_CASES, "full": ALL_CASES}
+
+
+def select(names: Iterable[str], chosen: Sequence[Case] = ALL_CASES) -> list[Case]:
+    """Those of the `chosen` cases that have a name, a program or a group among `names`; all when there are no names.
+
+    A name that is not among the chosen ones is looked for in all cases; unknown names raise KeyError.
+    """
+    wanted = list(names)
+    if not wanted:
+        return list(chosen)
+    found: list[Case] = []
+    for name in wanted:
+        pool = chosen if any(_is_called(case, name) for case in chosen) else ALL_CASES
+        matching = [case for case in pool if _is_called(case, name)]
+        if not matching:
             raise KeyError(name)
-    return [case for case in CASES if not names or case.name in names or case.program in names]
+        found += matching
+    return [case for case in ALL_CASES if case in found]
+
+
+def _is_called(case: Case, name: str) -> bool:
+    return name in (case.name, case.program, case.group)

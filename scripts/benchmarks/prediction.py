@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .cases import LEVELS, Case
+from .cases import Case
 
 PROGRESS_POINT = "progress"
 FINISH_S = 180
@@ -36,10 +36,10 @@ class Prediction:
 
 
 def run_command(profiler: Sequence[str], case: Case, duration_s: float, profile: Path) -> list[str]:
-    """The command line that profiles a case."""
-    levels = ",".join(str(round(100 * level)) for level in LEVELS)
+    """The command line that profiles a case. With the unit `thread` all threads share the time."""
+    levels = ",".join(str(round(100 * level)) for level in case.levels)
     return [
-        *profiler, "run", "--quiet", "--unit", "function", "--duration", f"{duration_s:g}s", "--only", case.function,
+        *profiler, "run", "--quiet", "--unit", case.unit, "--duration", f"{duration_s:g}s", "--only", case.function,
         "--speedups", levels, "-p", PROGRESS_POINT, "-o", str(profile), "--", *case.command(),
     ]  # fmt: skip
 
@@ -48,7 +48,7 @@ def predict(profiler: Sequence[str], case: Case, duration_s: float, profile: Pat
     """Profiles a case and reads the report; raises ProfilerFailed."""
     profile.unlink(missing_ok=True)
     _call(run_command(profiler, case, duration_s, profile), duration_s + FINISH_S)
-    return parse_report(_call([*profiler, "report", str(profile), "--json"], FINISH_S), case.function)
+    return parse_report(_call([*profiler, "report", str(profile), "--json"], FINISH_S), case)
 
 
 def _call(command: list[str], timeout_s: float) -> str:
@@ -62,21 +62,21 @@ def _call(command: list[str], timeout_s: float) -> str:
     return done.stdout
 
 
-def parse_report(text: str, function: str) -> Prediction:
+def parse_report(text: str, case: Case) -> Prediction:
     """Reads the object that `report --json` prints; raises ProfilerFailed when the region is not in it."""
     try:
         report: dict[str, Any] = json.loads(text)
     except json.JSONDecodeError as error:
         raise ProfilerFailed(f"the report is not JSON: {error}") from error
     for region in report.get("regions", []):
-        if region["region"] == function and region["progress_point"] == PROGRESS_POINT:
-            return _read_region(region)
+        if region["region"] == case.function and region["progress_point"] == PROGRESS_POINT:
+            return _read_region(region, case.levels)
     seen = ", ".join(str(region["region"]) for region in report.get("regions", [])) or "none"
-    raise ProfilerFailed(f"no region {function} in the report (regions: {seen})")
+    raise ProfilerFailed(f"no region {case.function} in the report (regions: {seen})")
 
 
-def _read_region(region: dict[str, Any]) -> Prediction:
-    levels = {level: Predicted(None, None, None) for level in LEVELS}
+def _read_region(region: dict[str, Any], wanted: Sequence[float]) -> Prediction:
+    levels = {level: Predicted(None, None, None) for level in wanted}
     experiments = 0
     for point in region["points"]:
         experiments += int(point.get("experiments") or 0)

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from .cases import LEVELS, Case
+from .cases import Case
 
 RESULT = re.compile(r"^rounds (\d+) seconds ([\d.]+) rate ([\d.]+)$", re.MULTILINE)
 START_UP_S = 30
@@ -35,14 +35,14 @@ def parse_rate(output: str) -> float:
 
 def measure_rate(case: Case, speedup: float, seconds: float) -> float:
     """One unprofiled run; rounds per second."""
-    command = [*case.command(speedup), "--seconds", str(seconds)]
+    command = [*case.truth_command(speedup), "--seconds", str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + START_UP_S)
     return parse_rate(done.stdout)
 
 
 def measure_repetition(case: Case, seconds: float, rng: random.Random) -> dict[float, float]:
     """Rates of the baseline (key 0) and of every level, measured in random order."""
-    order = [0.0, *LEVELS]
+    order = [0.0, *case.levels]
     rng.shuffle(order)
     return {speedup: measure_rate(case, speedup, seconds) for speedup in order}
 
@@ -54,8 +54,8 @@ def program_speedup(baseline_rate: float, rate: float) -> float:
 
 def combine(repetitions: Iterable[Mapping[float, float]]) -> dict[float, Truth]:
     """Median and spread, over repetitions, of the gain within each."""
-    gains: dict[float, list[float]] = {level: [] for level in LEVELS}
+    gains: dict[float, list[float]] = {}
     for rates in repetitions:
-        for level in LEVELS:
-            gains[level].append(program_speedup(rates[0.0], rates[level]))
+        for level in rates.keys() - {0.0}:
+            gains.setdefault(level, []).append(program_speedup(rates[0.0], rates[level]))
     return {level: Truth(statistics.median(g), (max(g) - min(g)) / 2) for level, g in gains.items()}

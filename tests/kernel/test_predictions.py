@@ -9,6 +9,7 @@ import json
 import pytest
 
 from causal.analysis.results import Verdict
+from tests.kernel.profiler import AHEAD_OF_OTHERS
 
 ONLY_FULL = ("--speedups", "100")
 
@@ -20,7 +21,8 @@ def predict(record, workloads):
     def run(workload, *arguments, only, seconds, options=ONLY_FULL):
         chosen = [word for name in only for word in ("--only", name)]
         duration = ("--duration", f"{seconds}s")
-        recording = record(workloads / workload, *arguments, options=[*duration, *options, *chosen])
+        words = [*duration, *options, *chosen]
+        recording = record(workloads / workload, *arguments, options=words, **AHEAD_OF_OTHERS)
         assert recording.finished.code == 0, recording.finished
         assert recording.losses["pauses"] > 100
         assert recording.losses["threads_lost"] == 0

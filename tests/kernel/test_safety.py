@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from causal import kernel_calls
+from causal.child import STUB_PATH
 from causal.profile import read_profile
 from tests.kernel.profiler import is_alive, target_of, wait_for_experiment, wait_until
 
@@ -24,7 +26,7 @@ def assert_paused(recording):
 
 
 def test_no_system_call_is_ever_interrupted(record, workloads):
-    recording = record(workloads / "eintr", "--seconds", 7, options=FULL)
+    recording = record(workloads / "eintr", "--seconds", 6, options=FULL)
     assert recording.finished.err == ""
     assert recording.finished.code == 0
     assert re.search(r"^eintr 0$", recording.finished.out, re.MULTILINE)
@@ -33,7 +35,7 @@ def test_no_system_call_is_ever_interrupted(record, workloads):
 
 
 def test_output_is_the_same_byte_for_byte(record, workloads):
-    arguments = (400, 3000)
+    arguments = (250, 3000)
     recording = record(workloads / "checksum", *arguments, options=FULL)
     alone = subprocess.run(
         [workloads / "checksum", *map(str, arguments)], capture_output=True, text=True, check=True, timeout=60
@@ -44,44 +46,46 @@ def test_output_is_the_same_byte_for_byte(record, workloads):
     assert_paused(recording)
 
 
-@pytest.mark.parametrize("how", [("--own",), ("--own", "--after", 200), ("--ignore",), ("--block-all",), ("--wait",)])
+@pytest.mark.parametrize(
+    "how", [("--own", "--after", 100), ("--own", "--wait"), ("--ignore",), ("--block-all", "--wait")]
+)
 def test_the_signal_belongs_to_the_target(record, workloads, how):
-    recording = record(workloads / "handler", 2000, *how, "--seconds", 4, options=FULL)
+    recording = record(workloads / "handler", 2000, *how, "--seconds", 3, options=FULL)
     assert recording.finished.code == 0
     sent, handled, stolen = re.search(r"sent (\d+) handled (\d+) stolen (\d+)", recording.finished.out).groups()
     assert (sent, stolen) == (handled, "0")
     assert (int(sent) > 0) == ("--own" in how)
-    refused = {"--own": "unregistered", "--ignore": "unregistered", "--block-all": "blocked_mask"}.get(how[0])
-    # One thread alone owes nothing to itself: only where there are two is anything refused.
-    if refused == "blocked_mask":
-        assert recording.losses[refused] > 0
+    if "--block-all" in how:  # that thread owes what the other is spared
+        assert recording.losses["blocked_mask"] > 0
 
 
 def test_a_disposition_that_never_rests(record, programs):
-    recording = record(programs / "dispositions", 2500, options=FULL)
+    recording = record(programs / "dispositions", 1500, options=FULL)
     assert recording.finished.code == 0
-    assert recording.finished.out == "rounds 2500\n"
+    assert recording.finished.out == "rounds 1500\n"
     assert recording.losses["unregistered"] > 0  # it was met without our handler
     assert_paused(recording)
 
 
 def test_small_signal_stacks(record, workloads):
-    recording = record(workloads / "sigstack", "--seconds", 4, options=FULL)
+    recording = record(workloads / "sigstack", "--seconds", 3, options=FULL)
     assert recording.finished.code == 0
     assert "overflows 0" in recording.finished.out
 
 
 def test_five_hundred_threads(record, workloads):
-    threads, rounds = 500, 6007
-    recording = record(workloads / "manythreads", 300, "--rounds", rounds, options=FULL)
+    threads = 500
+    recording = record(workloads / "manythreads", 300, "--seconds", 5, options=FULL)
     assert recording.finished.code == 0
+    rounds = int(re.match(r"rounds (\d+) ", recording.finished.out)[1])
+    assert rounds > threads
     assert f"total {sum(i % threads for i in range(rounds))}\n" in recording.finished.out
     assert recording.losses["threads_lost"] == 0
     assert_paused(recording)
 
 
 def test_threads_that_do_not_fit_are_counted(record, workloads):
-    threads, rounds = 500, 3001
+    threads, rounds = 500, 2003
     options = [*FULL, "--max-threads", 100]
     recording = record(workloads / "manythreads", 300, "--rounds", rounds, options=options)
     assert recording.finished.code == 0
@@ -91,27 +95,29 @@ def test_threads_that_do_not_fit_are_counted(record, workloads):
 
 
 def test_a_program_that_executes_itself(record, workloads):
-    rounds, execs = 307, 3
+    rounds, execs = 307, 2
     recording = record(workloads / "execer", 2000, rounds, "--execs", execs, options=FULL)
     assert recording.finished.code == 0
     assert f"total {rounds * (execs + 1)}\n" in recording.finished.out
     assert recording.share("work_a") > 0.9
 
 
-def test_signal_dispositions_of_the_target_are_the_usual_ones(record):
-    """What is ignored, blocked or caught survives in part when a program is executed."""
-    words = ["grep", "^Sig", "/proc/self/status"]
-    alone = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
-    recording = record(*words, point="read@libc", options=["-u", "thread"])
-    assert recording.finished.code == 0
-
-    def mask(text, name):
-        return int(re.search(rf"^{name}:\s*(\w+)$", text, re.MULTILINE)[1], 16)
-
-    under = recording.finished.out
-    assert mask(under, "SigBlk") == mask(alone, "SigBlk")
-    assert mask(under, "SigIgn") == mask(alone, "SigIgn")
-    assert mask(under, "SigCgt") & ~(1 << (signal.SIGURG - 1)) == mask(alone, "SigCgt")
+def test_a_table_that_nobody_fills():
+    """The profiler has gone: its table is still there, the handler too, and a SIGURG passes at once."""
+    lines = 8192
+    table = kernel_calls.create_array_map(value_size=24 * lines, flags=kernel_calls.BPF_F_MMAPABLE)
+    script = "grep ^SigCgt /proc/$$/status; kill -URG $$; kill -URG $$; echo alive"
+    variable = f"{table}:{lines}:{int(signal.SIGURG)}"
+    try:
+        done = subprocess.run(
+            ["sh", "-c", script], capture_output=True, text=True, check=True, timeout=60, pass_fds=[table],
+            env={**os.environ, "LD_PRELOAD": str(STUB_PATH), "CAUSAL_BPF_STUB": variable},
+        )  # fmt: skip
+    finally:
+        os.close(table)
+    caught = int(re.match(r"SigCgt:\s*(\w+)\n", done.stdout)[1], 16)
+    assert caught & 1 << (signal.SIGURG - 1)
+    assert done.stdout.endswith("\nalive\n") and done.stderr == ""
 
 
 # --- what may happen to the profiler --------------------------------------------------------------------------------
@@ -120,7 +126,7 @@ def test_signal_dispositions_of_the_target_are_the_usual_ones(record):
 def test_profiler_killed(start_profiler, causal_bpf, workloads, tmp_path):
     path = tmp_path / "profile.jsonl"
     profiler = start_profiler(
-        "run", "-q", "-p", "progress", *FULL, "-o", path, "--", workloads / "barrier", 3000, 2000, "--seconds", 7
+        "run", "-q", "-p", "progress", *FULL, "-o", path, "--", workloads / "barrier", 3000, 2000, "--seconds", 6
     )
     target = target_of(path)
     wait_for_experiment(path)

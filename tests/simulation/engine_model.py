@@ -54,6 +54,8 @@ class Options:
     oversleep_ns: tuple[int, int] = (0, 0)  # how much too long a sleep is, uniform
     signal_ns: int = 0  # what a signal and its handler cost
     sample_ns: int = 0  # what a sample costs
+    on_entry: bool = False  # rule 7: a thread in debt also pauses as it gets a core
+    hold: bool = False  # a pause keeps the core, while others wait for it
     rules: Rules = field(default_factory=Rules)
 
 
@@ -73,6 +75,7 @@ class Pause:
     began: int = 0
     unpaid: int | None = None  # since when its time is not in L yet
     ended: int = 0
+    paid: int = 0  # of its length, without waiting for a core
 
 
 class EngineModel(Observer):
@@ -117,6 +120,9 @@ class EngineModel(Observer):
             self._tick_exactly()
             return
         if self.options.sampler is Sampler.TASKS:
+            for core in self.machine.cores:
+                if core.thread is not None:
+                    self._start_task_timer(core, core.thread)
             return
         for core in self.machine.cores:
             period = round(self.options.period_ns * (1 + self.options.skew * core.number))
@@ -147,10 +153,10 @@ class EngineModel(Observer):
     def _sample(self, core: Core, period: int) -> None:
         self.machine.account(core)
         thread = core.thread
-        idled = self._idled[core]
-        self._idled[core] = 0
         if core in self._idle_since:
+            self._end_idling(core)
             self._idle_since[core] = self.machine.now
+        idled, self._idled[core] = self._idled[core], 0
         if thread is None or thread.outside or thread.in_handler or self.arm is Arm.PLAIN:
             return
         self.counts["samples"] += 1
@@ -161,6 +167,10 @@ class EngineModel(Observer):
         if not thread.spinning:
             thread.left += self.options.sample_ns
         self._maybe_pause(thread)
+
+    def _end_idling(self, core: Core) -> None:
+        if core in self._idle_since:
+            self._idled[core] += self.machine.now - self._idle_since.pop(core)
 
     def _weight(self, thread: Thread, period: int, idled: int) -> int:
         if self.options.weight is Weight.PERIOD:
@@ -177,7 +187,7 @@ class EngineModel(Observer):
                 self.machine.account(core)
 
     def on_progress(self, thread: Thread, ran: int) -> None:
-        exactly = self.options.sampler is Sampler.EXACT and self.active
+        exactly = self.options.sampler is Sampler.EXACT and self.active and self.arm is not Arm.PLAIN
         if exactly and thread.region is not None and thread.region == self.region:
             # Rounded in total, not each time: otherwise many short stretches would add up to an error.
             self._ran_ns += ran
@@ -212,12 +222,19 @@ class EngineModel(Observer):
     def on_handler(self, thread: Thread) -> None:
         """The stub asks how long still."""
         self._credit_pause(thread)
+        if thread.core is not None:
+            self._end_idling(thread.core)
         pause = self._pauses[thread]
         owed = rules_of.debt(thread.clock, self.clock)
         if self.arm is Arm.PLACEBO or owed < max(self.options.slack_ns, 1):
             self._end_pause(thread, pause)
             return
         pause.unpaid = self.machine.now
+        assert thread.core is not None
+        if self.options.hold and thread.core.queue:
+            self._idle_since[thread.core] = self.machine.now
+            self.machine.stay_in_handler(thread, min(owed, _SLICE_NS))
+            return
         late = self._rng.randint(*self.options.oversleep_ns)
         self.machine.sleep_in_handler(thread, min(owed, _SLICE_NS) + late)
 
@@ -225,15 +242,16 @@ class EngineModel(Observer):
         pause = self._pauses[thread]
         if pause.unpaid is not None:
             rules_of.pay(thread.clock, self.machine.now - pause.unpaid)
+            pause.paid += self.machine.now - pause.unpaid
             pause.unpaid = None
 
     def _end_pause(self, thread: Thread, pause: Pause) -> None:
         now = self.machine.now
         pause.ended = now
-        self.counts["paused_ns"] += now - pause.began
+        self.counts["paused_ns"] += pause.paid
         if self.arm is Arm.PLACEBO:
             thread.clock.local = self.clock.granted
-            self._costs[thread] = self._costs.get(thread, 0) + now - pause.began
+            self._costs[thread] = self._costs.get(thread, 0) + pause.paid
             self.cost = max(self.cost, self._costs[thread])
         self.machine.leave_handler(thread)
 
@@ -298,10 +316,11 @@ class EngineModel(Observer):
                 target_held=target_held, scarce=len(self._runnable) > len(self.machine.cores), handed_over=handed_over,
             )  # fmt: skip
         self._runnable.add(thread)
-        if core in self._idle_since:
-            self._idled[core] += self.machine.now - self._idle_since.pop(core)
+        self._end_idling(core)
         if self.active and self.options.sampler is Sampler.TASKS:
             self._start_task_timer(core, thread)
         thread.clock.queued = thread.clock.blocked = None
         if thread.in_handler:
             self._pauses[thread].unpaid = self.machine.now
+        elif self.options.on_entry:
+            self._maybe_pause(thread)

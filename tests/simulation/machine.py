@@ -326,6 +326,13 @@ class Machine:
         self.block(thread)
         self.wake_at(self.now + span, thread)
 
+    def stay_in_handler(self, thread: Thread, span: int) -> None:
+        """The handler goes on for so long without giving its core away."""
+        assert thread.core is not None
+        self.account(thread.core)
+        thread.handler_left = span
+        self._schedule(thread.core)
+
     def leave_handler(self, thread: Thread) -> None:
         thread.in_handler = False
         if thread.core is not None:

@@ -85,7 +85,7 @@ def backlog(fast: float, slow: float, items: int) -> Program:
     return _program(f"backlog {fast}/{slow}, queue {items}", 2, bodies)
 
 
-def barrier(one: float = 6.7, other: float = 6.4) -> Program:
+def barrier(one: float = 6.7, other: float = 6.4, regions: tuple[str, str] = ("a", "b")) -> Program:
     """COZ's motivating example: two threads that meet; the longer one counts, and only as far as it is longer."""
 
     def bodies() -> list[Body]:
@@ -98,9 +98,14 @@ def barrier(one: float = 6.7, other: float = 6.4) -> Program:
                 if visits:
                     yield Visit()
 
-        return [part(one, "a", True), part(other, "b", False)]
+        return [part(one, regions[0], True), part(other, regions[1], False)]
 
     return _program(f"barrier {one}/{other}", 2, bodies)
+
+
+def amd(slow: float = 10.0) -> Program:
+    """AMD's example: two threads, one takes 80 % of the other's time; both must be through for a round."""
+    return barrier(0.8 * slow, slow, ("fast", "slow"))
 
 
 def ping_pong(ping: float = 3.0, pong: float = 3.0, cores: int = 2) -> Program:
@@ -188,7 +193,7 @@ def independent(a: float = 3.3, b: float = 2.7, threads: int = 8, cores: int = 2
     return Program(f"{threads} independent threads on {cores} cores{', pinned' if pinned else ''}", cores, build)
 
 
-def convoy(local: float = 2.0, critical: float = 1.0, penalty: float = 0.5, threads: int = 4) -> Program:
+def convoy(local: float = 5.0, critical: float = 1.0, penalty: float = 0.5, threads: int = 4) -> Program:
     """A lock whose critical section takes longer the more threads wait for it (its cache lines travel): faster
     local work means more waiters, so the program gets slower."""
 

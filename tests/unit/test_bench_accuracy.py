@@ -11,7 +11,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from benchmarks import accuracy, cases, prediction, truth  # noqa: E402
+from benchmarks import accuracy, accuracy_tables, cases, prediction, truth  # noqa: E402
+
+SPIN = next(case for case in cases.WORKLOAD_CASES if case.name == "spin")  # speeds up work_a
 
 
 def report_text(region="work_a", gains=(0.05, 0.10, 0.15, 0.20), verdict="worth optimising"):
@@ -25,7 +27,7 @@ def report_text(region="work_a", gains=(0.05, 0.10, 0.15, 0.20), verdict="worth 
 
 
 def test_report_is_read_level_by_level():
-    read = prediction.parse_report(report_text(), "work_a")
+    read = prediction.parse_report(report_text(), SPIN)
     assert read.levels[0.5] == prediction.Predicted(0.10, pytest.approx(0.08), pytest.approx(0.12))
     assert read.levels[1.0].gain == 0.20
     assert read.verdict == "worth optimising"
@@ -33,7 +35,7 @@ def test_report_is_read_level_by_level():
 
 
 def test_levels_without_a_number_stay_empty():
-    read = prediction.parse_report(report_text(gains=(None,) * 4, verdict="paced from outside"), "work_a")
+    read = prediction.parse_report(report_text(gains=(None,) * 4, verdict="paced from outside"), SPIN)
     assert all(level.gain is None and level.low is None for level in read.levels.values())
     assert set(read.levels) == set(cases.LEVELS)
 
@@ -41,7 +43,7 @@ def test_levels_without_a_number_stay_empty():
 @pytest.mark.parametrize("text", ["", "not json", '{"version": 1, "regions": []}', report_text(region="work_b")])
 def test_reports_without_the_answer_are_refused(text):
     with pytest.raises(prediction.ProfilerFailed):
-        prediction.parse_report(text, "work_a")
+        prediction.parse_report(text, SPIN)
 
 
 def test_rate_is_read_from_the_closing_line():
@@ -59,34 +61,116 @@ def test_truth_is_the_median_reduction_of_round_time():
 
 
 def test_only_the_functions_own_work_is_reduced():
-    case = cases.Case("x", "barrier", "work_b", (8000, 6000), 1, ("--flag",))
-    assert case.command(0.25)[1:] == ["8000", "4500", "--flag"]
-    assert case.command(1.0)[1:] == ["8000", "0", "--flag"]
+    case = cases.Case("x", "barrier", "work_b", (8000, 6000), (1,), ("--flag",))
+    assert case.command()[1:] == ["8000", "6000", "--flag"]
+    assert case.truth_command(0.25)[1:] == ["8000", "4500", "--flag"]
+    assert case.truth_command(1.0)[1:] == ["8000", "0", "--flag"]
 
 
-def test_cases_are_chosen_by_case_or_program():
-    assert [case.name for case in cases.select(["tcp"])] == ["tcp"]
-    assert {case.name for case in cases.select(["lock"])} == {"lock-critical", "lock-local"}
-    assert len({case.name for case in cases.CASES}) == len(cases.CASES)
+def test_truth_may_need_other_options_and_several_amounts():
+    case = cases.Case("x", "phases", "work_a", (800, 1, 400, 2), (0, 2), ("--long",), truth_options=("--brief",))
+    assert case.command()[1:] == ["800", "1", "400", "2", "--long"]
+    assert case.truth_command(0.25)[1:] == ["600", "1", "300", "2", "--brief"]
+
+
+def test_cases_are_chosen_by_case_program_or_group():
+    quick = cases.SETS["quick"]
+    assert [case.name for case in cases.select(["tcp"], quick)] == ["tcp"]
+    assert {case.name for case in cases.select(["lock"], quick)} == {"lock-critical", "lock-local"}
+    assert {case.name for case in cases.select(["lock"])} > {"lock-critical", "lock-local", "lock-25ms"}
+    assert cases.select([], quick) == list(quick)
     with pytest.raises(KeyError):
         cases.select(["nonsense"])
 
 
+def test_a_case_outside_the_set_is_found_by_its_name():
+    quick = cases.SETS["quick"]
+    assert [case.name for case in cases.select(["amd-slow"], quick)] == ["amd-slow"]
+    assert {case.unit for case in cases.select(["threads"], quick)} == {"thread"}
+
+
+def test_names_of_cases_are_unique():
+    names = [case.name for case in cases.ALL_CASES]
+    assert len(set(names)) == len(names)
+    assert set(cases.SETS["quick"]) < set(cases.SETS["full"])
+
+
+def test_the_full_set_holds_what_it_promises():
+    for program in ("barrier", "lock", "pingpong", "pipeline", "spin"):
+        for ms in ("0.5", "1", "2", "8", "25", "100"):
+            assert any(case.name == f"{program}-{ms}ms" for case in cases.ALL_CASES)
+    crowds = [case.options[1] for case in cases.ALL_CASES if case.group == "threads on 2 CPUs"]
+    assert crowds[0] == "2" and crowds[-1] == "16"
+    queues = [case.options[1] for case in cases.ALL_CASES if case.group == "queues"]
+    assert queues == ["1", "8", "1000"]
+
+
 def test_every_case_names_a_worker_of_its_program():
-    for case in cases.CASES:
-        assert f"WORKER({case.function})" in (cases.WORKLOADS / f"{case.program}.c").read_text()
+    for case in cases.ALL_CASES:
+        source = (cases.WORKLOADS / f"{case.program}.c").read_text()
+        if case.unit == "function":
+            assert f"WORKER({case.function})" in source, case.name
+        else:
+            assert case.function.startswith(f"{case.program}") or f'name_thread("{case.function}")' in source
 
 
 def test_summary_counts_errors_and_coverage():
-    case = cases.CASES[0]
-    read = prediction.parse_report(report_text(gains=(0.05, 0.10, 0.15, None)), "work_a")
+    case = SPIN
+    read = prediction.parse_report(report_text(gains=(0.05, 0.10, 0.15, None)), SPIN)
     true = {level: truth.Truth(gain, 0.0) for level, gain in zip(cases.LEVELS, (0.06, 0.10, 0.25, 0.3), strict=True)}
-    summary = accuracy.summarise(accuracy.make_rows(case, read, true))
+    summary = accuracy_tables.summarise(accuracy_tables.make_rows(case, read, true))
     assert summary["mean_error_points"] == pytest.approx((1 + 0 + 10) / 3)
     assert summary["max_error_points"] == pytest.approx(10)
     assert summary["coverage"] == pytest.approx(2 / 3)
     assert summary["without_number"] == 1
-    assert accuracy.summarise([])["mean_error_points"] is None
+    assert summary["median_half_width_points"] == pytest.approx(2)
+    assert summary["coz_rows"] == 0 and summary["coz_max_error_points"] is None
+    assert accuracy_tables.summarise([])["mean_error_points"] is None
+
+
+def make_outcome(gains, true, coz, width, group="workloads"):
+    case = cases.Case("x", "spin", "work_a", (1, 1), (0,), group=group)
+    levels, theirs = (
+        {
+            level: prediction.Predicted(gain, gain - width, gain + width)
+            for level, gain in zip(case.levels, predicted, strict=False)
+        }
+        for predicted in (gains, coz)
+    )
+    truths = {level: truth.Truth(gain, 0.0) for level, gain in zip(case.levels, true, strict=True)}
+    read = prediction.Prediction(levels, "worth optimising", 4)
+    return accuracy_tables.Outcome(case, accuracy_tables.make_rows(case, read, truths, theirs))
+
+
+def test_worse_than_coz_counts_only_beyond_both_intervals():
+    true = (0.1, 0.2, 0.3, 0.4)
+    far = [gain + 0.10 for gain in true]
+    assert accuracy_tables.worse_than_coz(make_outcome(far, true, true, 0.01)) == pytest.approx(10)
+    assert accuracy_tables.worse_than_coz(make_outcome(far, true, true, 0.10)) is None
+    assert accuracy_tables.worse_than_coz(make_outcome(true, true, far, 0.01)) is None
+    assert accuracy_tables.worse_than_coz(make_outcome(far, true, (), 0.01)) is None
+    # Only levels where both have a number count.
+    assert accuracy_tables.worse_than_coz(make_outcome(far, true, true[:1], 0.01)) == pytest.approx(10)
+
+
+def test_groups_are_summarised_one_by_one():
+    true = (0.1, 0.2, 0.3, 0.4)
+    near = make_outcome(true, true, (), 0.01, "near")
+    far = make_outcome([gain + 0.10 for gain in true], true, [gain - 0.30 for gain in true], 0.01, "far")
+    table = accuracy_tables.group_table([near, far, near], coz=True)
+    assert [line[0] for line in table] == ["group", "near", "far", "all"]
+    assert table[1][1:4] == ("8", "0.0", "0.0") and table[1][-1] == "-"
+    assert table[2][1:5] == ("4", "10.0", "10.0", "0") and table[2][-1] == "30.0"
+    assert table[3][1:3] == ("12", "3.3")
+
+
+def test_a_new_report_keeps_what_was_written_by_hand():
+    first = accuracy_tables.merge_markdown(None, "numbers 1\n", "Accuracy")
+    assert first.startswith("# Accuracy\n")
+    edited = first.replace("# Accuracy\n", "# Accuracy\n\nBy hand.\n")
+    second = accuracy_tables.merge_markdown(edited, "numbers 2\n", "Accuracy")
+    assert "By hand." in second and "numbers 2" in second and "numbers 1" not in second
+    assert accuracy_tables.merge_markdown(second, "numbers 2\n", "Accuracy") == second
 
 
 @pytest.mark.parametrize(("text", "value"), [("30", 30), ("30s", 30), ("1.5", 1.5), ("2m", 120)])
@@ -153,6 +237,6 @@ def test_repetitions_cover_every_level_in_random_order(monkeypatch):
     asked = []
     monkeypatch.setattr(truth, "measure_rate", lambda case, speedup, seconds: asked.append(speedup) or 1.0)
     for _ in range(5):
-        assert set(truth.measure_repetition(cases.CASES[0], 1.0, random.Random(len(asked)))) == {0.0, *cases.LEVELS}
+        assert set(truth.measure_repetition(SPIN, 1.0, random.Random(len(asked)))) == {0.0, *cases.LEVELS}
     orders = {tuple(asked[i : i + 5]) for i in range(0, 25, 5)}
     assert len(orders) > 1

@@ -10,6 +10,7 @@ import pytest
 from causal.drt.features import group_identical, make_features
 from causal.drt.ladder import cluster
 from causal.drt.model import Options, explain
+from causal.drt.modes import has_valley
 from causal.drt.tree import count_leaves
 from causal.errors import UsageError
 
@@ -44,6 +45,30 @@ def test_snapbuddy():
     assert (found.clustering.labels == data.labels).all()
     assert count_leaves(found.tree) == 8
     assert found.clustering.lines[:, 1] == pytest.approx([0.00131, 0.00747, 0.01404, 0.02049, 0.02644], rel=0.1)
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_long_tails_are_no_classes(grouped):
+    rng = np.random.default_rng(11)
+    labels = rng.integers(0, 3, 1200)
+    size = rng.uniform(1, 100, 1200)
+    cost = np.array([100, 250, 400])[labels] * size
+    cost = cost * np.exp(0.03 * np.abs(rng.standard_t(4, 1200))) + rng.exponential(20, 1200)
+    calls = np.column_stack([labels > 0, labels > 1])
+    if not grouped:
+        calls = np.hstack([calls, rng.random((1200, 24)) < 0.5])
+    found = explain(make_traces(size, cost, [f"f{i:02}" for i in range(calls.shape[1])], calls))
+    assert found.clustering.k == 3
+    assert drt.agreement(labels, found.clustering.labels) >= 0.98
+    assert count_leaves(found.tree) == 3
+
+
+def test_a_valley_is_needed_between_classes():
+    rng = np.random.default_rng(12)
+    assert has_valley(np.concatenate([rng.normal(0, 0.1, 90), rng.normal(1, 0.2, 30)]))
+    assert not has_valley(rng.exponential(0.5, 500))
+    assert not has_valley(rng.normal(0.5, 0.5, 500))
+    assert not has_valley(np.empty(0))
 
 
 def test_outliers_are_no_class():

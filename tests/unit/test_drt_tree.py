@@ -112,10 +112,10 @@ def test_rows_find_their_leaves():
 @pytest.mark.parametrize(
     ("kind", "threshold", "below", "above"),
     [
-        ("called", 0.5, "f not called", "f called at least once"),
-        ("calls", 1.5, "f called at most once", "f called at least 2 times"),
-        ("calls", 7.5, "f called at most 7 times", "f called at least 8 times"),
-        ("rate", 0.25, "f called at most 0.25 times per size", "f called more than 0.25 times per size"),
+        ("called", 0.5, "not called", "called at least once"),
+        ("calls", 1.5, "called at most once", "called at least 2 times"),
+        ("calls", 7.5, "called at most 7 times", "called at least 8 times"),
+        ("rate", 0.25, "called at most 0.25 times per unit of size", "called more than 0.25 times per unit of size"),
     ],
 )
 def test_tests_read_as_sentences(kind, threshold, below, above):

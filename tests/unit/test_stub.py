@@ -18,7 +18,6 @@ grep -E '^Sig(Ign|Cgt)' /proc/$$/status
 kill -URG $$
 echo alive
 """
-OWN = 1 << (signal.SIGURG - 1)
 LINES = 8192
 
 
@@ -69,7 +68,7 @@ def test_with_a_closed_descriptor(alone, unused_descriptor):
     assert (done.returncode, done.stdout, done.stderr) == (0, alone.stdout, "")
 
 
-@pytest.mark.parametrize("file", [os.devnull, "/dev/zero", "/etc/passwd", "/"])
+@pytest.mark.parametrize("file", [os.devnull, "/dev/zero", __file__, "/"])
 def test_with_another_file_behind_its_descriptor(alone, file):
     """A daemon closes all descriptors and opens its own: the number means something else then."""
     descriptor = os.open(file, os.O_RDONLY)
@@ -77,22 +76,7 @@ def test_with_another_file_behind_its_descriptor(alone, file):
         done = run(f"{descriptor}:{LINES}:{int(signal.SIGURG)}", pass_fds=[descriptor])
     finally:
         os.close(descriptor)
-    assert done.returncode == 0 and done.stderr == ""
-    assert done.stdout.endswith("alive\n")
-
-
-def test_a_table_that_nobody_fills(alone):
-    """The profiler was killed: the table is still there, the handler is installed, and a SIGURG passes at once."""
-    descriptor = os.memfd_create("answers")
-    os.ftruncate(descriptor, LINES * 24)
-    try:
-        done = run(f"{descriptor}:{LINES}:{int(signal.SIGURG)}", pass_fds=[descriptor])
-    finally:
-        os.close(descriptor)
-    assert done.returncode == 0 and done.stdout.endswith("alive\n")
-    caught = [int(mask, 16) for mask in re.findall(r"^SigCgt:\s*(\w+)$", done.stdout, re.MULTILINE)]
-    before = [int(mask, 16) for mask in re.findall(r"^SigCgt:\s*(\w+)$", alone.stdout, re.MULTILINE)]
-    assert [mask & ~OWN for mask in caught] == before
+    assert (done.returncode, done.stdout, done.stderr) == (0, alone.stdout, "")
 
 
 HANDLER = """

@@ -9,6 +9,7 @@ static pthread_barrier_t barrier;
 
 static void *other(void *unused)
 {
+	name_thread("worker_b");
 	for (;;) {
 		work_b(b_us);
 		pthread_barrier_wait(&barrier);

@@ -20,6 +20,9 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef WORKLOADS_COZ
+#include <coz.h>
+#endif
 
 #define NS_PER_S 1000000000L
 #define NS_PER_US 1000L
@@ -41,26 +44,27 @@ static __thread volatile uint64_t work_sink;
 
 // ---- work ----
 
+// A macro, so that a worker's whole loop lies on the line that names it: profilers of lines tell workers apart.
+#define CHAIN(x, iterations)                                                  \
+	for (long step = 0, steps = (iterations); step < steps; step++) {     \
+		(x) = (x) * 6364136223846793005UL + 1442695040888963407UL;    \
+		__asm__ volatile("" : "+r"(x)); /* keeps the chain a chain */ \
+	}
+
 static inline __attribute__((always_inline)) uint64_t chain(uint64_t x, long iterations)
 {
-	for (long i = 0; i < iterations; i++) {
-		x = x * 6364136223846793005UL + 1442695040888963407UL;
-		__asm__ volatile("" : "+r"(x)); // keeps the chain a chain
-	}
+	CHAIN(x, iterations)
 	return x;
 }
 
-static inline __attribute__((always_inline)) void spend(long units)
-{
-	work_sink = chain(work_sink, units * unit_iterations);
-}
-
-// The body of a worker: a named function in which the chain is inlined.
-#define WORKER(name)                  \
-	REGION void name(long units); \
-	REGION void name(long units)  \
-	{                             \
-		spend(units);         \
+// The body of a worker: a named function that does nothing but work.
+#define WORKER(name)                              \
+	REGION void name(long units);             \
+	REGION void name(long units)              \
+	{                                         \
+		uint64_t x = work_sink;           \
+		CHAIN(x, units * unit_iterations) \
+		work_sink = x;                    \
 	}
 
 // ---- progress ----
@@ -73,6 +77,9 @@ static inline __attribute__((always_inline)) void spend(long units)
 REGION __attribute__((patchable_function_entry(1))) void PROGRESS(void);
 void PROGRESS(void)
 {
+#ifdef WORKLOADS_COZ
+	COZ_PROGRESS_NAMED("progress");
+#endif
 	__asm__ volatile("" ::: "memory");
 }
 
@@ -273,6 +280,12 @@ static inline pthread_t start_thread(void *(*body)(void *), void *argument)
 		die("pthread_create");
 	}
 	return thread;
+}
+
+// The calling thread's name, at most 15 bytes, as profilers and ps show it.
+static inline void name_thread(const char *name)
+{
+	pthread_setname_np(pthread_self(), name);
 }
 
 static inline void cpu_relax(void)

@@ -31,6 +31,7 @@ static void take(void)
 
 static void *produce(void *unused)
 {
+	name_thread("producer");
 	for (;;) {
 		stage_fast(fast_us);
 		put();

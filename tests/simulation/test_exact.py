@@ -1,0 +1,65 @@
+"""Where the order of a program's locks and cores does not depend on timing, a virtual speedup is a real one.
+
+The conditions, all of them:
+
+1. every thread has a core whenever it wants one;
+2. what a thread waits for is fixed: an item from one certain thread, a meeting of certain threads, a child's end, a
+   sleep. No lock, no queue with two takers, no spinning: whom those let through depends on who comes first;
+3. the region's progress is known without noise, and a thread in debt pauses at once (`Sampler.EXACT`).
+
+Then a visit in effective time (wall time less G) equals the visit of the really faster program. What is left comes from
+the quantum q at which debts are looked at: a thread runs ahead of the sped-up world by at most q times the number of
+threads in the region, so a wait may be settled that much too early or too late. Hence the tolerance: that much for each
+wait of the run, and once for the visit. The largest error seen is far below it.
+"""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.simulation import workloads
+from tests.simulation.clock_rules import CoreClock, Rules
+from tests.simulation.engine_model import Arm, exact
+from tests.simulation.experiment import Span, predicted_gain, really, true_gain, virtually
+from tests.simulation.generated import plans
+from tests.simulation.programs import MS, US, S
+
+QUANTUM = 9_973
+FOREVER = Span(10 * S)
+LEVELS = st.sampled_from([0.1, 0.25, 0.5, 0.75, 0.9, 1.0])
+BUILT = Rules(queue_noise_ns=0, core_clock=CoreClock.HANDED_OVER)
+PURE = Rules(queue_noise_ns=0, core_clock=CoreClock.HANDED_OVER, frozen=True, keep_credit=True)
+
+
+def same_visits(plan, arm, level, real_level, rules):
+    program = plan.program()
+    truth = really(program, "x", real_level, FOREVER).visits
+    found = virtually(program, "x", level, FOREVER, exact(QUANTUM, rules), arm).visits
+    assert len(truth) == len(found) == plan.rounds * plan.threads
+    ahead = QUANTUM * 2 * plan.threads
+    worst = max(abs(a - b) for a, b in zip(sorted(truth), sorted(found), strict=True))
+    assert worst <= ahead * (1 + plan.waits), (worst, ahead)
+
+
+@settings(max_examples=40)
+@given(plans(), LEVELS)
+def test_virtual_speedup_is_the_real_one(plan, level):
+    same_visits(plan, Arm.TREATED, level, level, BUILT)
+
+
+@settings(max_examples=40)
+@given(plans(), LEVELS)
+def test_virtual_speedup_is_the_real_one_when_waits_stand_still(plan, level):
+    same_visits(plan, Arm.TREATED, level, level, PURE)
+
+
+@settings(max_examples=20)
+@given(plans(), LEVELS)
+def test_dilation_changes_nothing(plan, level):
+    same_visits(plan, Arm.DILATION, level / 2, 0.0, BUILT)
+
+
+@settings(max_examples=20)
+@given(plans(), LEVELS)
+def test_placebo_changes_nothing(plan, level):
+    same_visits(plan, Arm.PLACEBO, level, 0.0, BUILT)
