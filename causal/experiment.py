@@ -86,6 +86,7 @@ class Experiments:
     planner: Planner
     points: Sequence[str]
     world: Surroundings
+    only: Sequence[str] = ()  # patterns, for units whose regions turn up while the target runs
     windows: int = 0
     pairs: int = 0
     visits: dict[str, int] = field(default_factory=dict)
@@ -147,7 +148,11 @@ class Experiments:
         return self._started_ns + self._duration_ns - self.world.now_ns()
 
     def _shares(self) -> dict[int, int]:
-        return {region: round(1000 * weight) for region, weight in self._recent.items()}
+        return {
+            region: round(1000 * weight)
+            for region, weight in self._recent.items()
+            if not self.only or self.table.matches(self.table.region(region), self.only)
+        }
 
     def _update_shares(self) -> None:
         samples = self.kernel.region_samples()

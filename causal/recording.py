@@ -196,7 +196,7 @@ class _Recorder:
             self._wait_for_registration(child, target)
             run = Experiments(
                 self.engine, self.subject.table, self.writer, self._planner(), self.subject.point_names,
-                self._surroundings(child, target),
+                self._surroundings(child, target), () if self.subject.only is not None else self.options.only,
             )  # fmt: skip
             duration_s = self.options.duration_s
             reason = run.run(None if duration_s is None else round(duration_s * 1e9))
@@ -334,6 +334,10 @@ class _Recorder:
                 "most pauses were not possible (no handler, signal blocked, small signal stack, or seccomp): "
                 "predictions are unreliable"
             )
+        if self.options.only and self.subject.only is None:
+            seen = [region.name for region in self.subject.table]
+            if not any(self.subject.table.matches(region, self.options.only) for region in self.subject.table):
+                messages.append(f"--only matched no {self.options.unit}; there were {', '.join(seen) or 'none'}")
         run_ns = time.monotonic_ns() - self.began_ns - self.startup_ns
         if counters["wakes_target"] * self.engine.options.period_ns > run_ns:
             messages.append(

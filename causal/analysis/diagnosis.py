@@ -111,6 +111,8 @@ def _conclusion(
             " (default: the main executable)"
         )
     if not any(window.arm == "treated" for window in profile.windows):
+        if end is not None and end.reason == "duration":
+            return "no experiment was made: the regions to try did not run, or the time was too short for one"
         return "the program ended before the first experiment did: give it more work, or use --repeat N"
     if not any(window.arm == "treated" for window in windows):
         return "all experiments are void: see the reasons below"

@@ -16,8 +16,8 @@ COZ_GROUP_HEADINGS = ("COZ rows", "COZ mean error", "COZ max error")
 UNKNOWN = Predicted(None, None, None)
 HOW = (
     "A gain is the reduction of the time per round. The truth is that of the same program run without a profiler and "
-    "with less work in the region, half of its runs before the prediction and half after it; ± is half the range of its "
-    "repetitions. Intervals are of 95 %; half-width is the median; covered: does the interval hold the truth."
+    "with less work in the region, half of its runs before the prediction and half after it; ± is half the range of "
+    "its repetitions. Intervals are of 95 %; half-width is the median; covered: does the interval hold the truth."
 )
 # What stands above this line in a report was written by hand and is kept.
 MARKER = "<!-- written by scripts/bench; what stands above this line is kept -->"

@@ -6,7 +6,7 @@
 #include "common.h"
 #include <sqlite3.h>
 
-static long threads = 2, inserts = 20, selects = 20, keys = 20000, shared;
+static long threads = 2, inserts = 20, selects = 20, keys = 20000, shared, no_memory_statistics;
 static char directory[] = "/tmp/sqlite_load.XXXXXX";
 static char database[sizeof(directory) + 16];
 
@@ -161,6 +161,7 @@ int main(int argc, char **argv)
 		{ OPTION, "selects", &selects, "rows and sums read per transaction" },
 		{ OPTION, "keys", &keys, "rows in a table" },
 		{ FLAG, "shared", &shared, "one file for all threads, instead of one database each in memory" },
+		{ FLAG, "no-memory-statistics", &no_memory_statistics, "so that the allocator needs no lock" },
 		{ 0 },
 	};
 
@@ -168,6 +169,8 @@ int main(int argc, char **argv)
 	if (threads < 1 || keys < 10)
 		usage_error(parameters, "threads must be at least 1, keys at least 10", "");
 	strcpy(database, ":memory:");
+	if (no_memory_statistics)
+		sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
 	if (shared)
 		create_shared();
 	at_finish = remove_files;

@@ -25,7 +25,7 @@ PATIENCE_S = 90
 # Where numbers count, what else the machine does must not take the CPUs from the target: options for such a Profiler.
 # Niceness counts within a session only, where the kernel makes groups of sessions, and then the session has one too.
 AHEAD_OF_OTHERS = {
-    "wrapper": ("sh", "-c", 'echo -15 2>/dev/null >/proc/self/autogroup; exec nice -n -15 "$@"', "sh"),
+    "wrapper": ("sh", "-c", 'echo -10 2>/dev/null >/proc/self/autogroup; exec nice -n -10 "$@"', "sh"),
     "process_group": None,
     "start_new_session": True,
 }

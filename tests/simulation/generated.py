@@ -73,11 +73,6 @@ class Plan:
     rounds: int
     steps: tuple[Step, ...]
 
-    @property
-    def waits(self) -> int:
-        """How often threads may wait in the whole run."""
-        return self.rounds * sum(not isinstance(step, Compute) for step in self.steps)
-
     def program(self) -> Program:
         # A core for everybody at any time: threads, and at most one child of each.
         return Program("generated", 2 * self.threads, lambda machine: _spawn(self, machine))

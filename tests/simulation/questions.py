@@ -9,14 +9,14 @@ import functools
 import math
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tests.simulation import workloads
 from tests.simulation.clock_rules import CoreClock, Peer, Rules
-from tests.simulation.engine_model import EXACT_RULES, Arm, Options, Sampler, Weight, exact
-from tests.simulation.experiment import Span, predicted_gain, true_gain, virtually
-from tests.simulation.programs import MS, S, US, Program
+from tests.simulation.engine_model import Arm, Options, Sampler, Weight
+from tests.simulation.experiment import Span, predicted_gain, true_gain
+from tests.simulation.programs import US, Program, S
 
 LEVELS = (0.25, 0.5, 0.75)
 # A sleep ends 5 to 60 us late, a signal costs 5 us and a sample 2 us: a machine between bare metal and a nested one.
@@ -60,20 +60,29 @@ def ask(
     return Answer(truth, mean, statistics.stdev(known) if len(known) > 1 else 0.0)
 
 
+def _triple(values: Iterable[float]) -> str:
+    return "/".join(f"{100 * value:.1f}" for value in values)
+
+
+def _row(case: Case, cells: Sequence[str]) -> None:
+    print(f"{case.program.name}: {case.region}".ljust(46) + "".join(cell.rjust(20) for cell in cells), flush=True)
+
+
 def compare(cases: Sequence[Case], variants: dict[str, Options], span: Span = SPAN, seeds: int = 2) -> None:
     """A row per case: the truth, then what each variant predicts; last the mean absolute and the largest error."""
-    print("case".ljust(46) + "  truth ".ljust(19) + "".join(name.rjust(20) for name in variants))
+    print("case".ljust(46) + "".join(name.rjust(20) for name in ("truth", *variants)))
     errors: dict[str, list[float]] = {name: [] for name in variants}
     for case in cases:
-        rows = {name: [ask(case, level, options, span, seeds) for level in LEVELS] for name, options in variants.items()}
-        truth = next(iter(rows.values()))
-        line = f"{case.program.name}: {case.region}".ljust(46) + "/".join(f"{100 * a.truth:4.1f}" for a in truth).rjust(17)
-        for name, answers in rows.items():
-            line += "/".join(f"{100 * a.mean:.1f}" for a in answers).rjust(20)
-            errors[name] += [abs(a.error) for a in answers]
-        print(line, flush=True)
+        cells: list[str] = []
+        for name, options in variants.items():
+            answers = [ask(case, level, options, span, seeds) for level in LEVELS]
+            if not cells:
+                cells.append(_triple(answer.truth for answer in answers))
+            cells.append(_triple(answer.mean for answer in answers))
+            errors[name] += [abs(answer.error) for answer in answers]
+        _row(case, cells)
     for title, summary in (("mean absolute error", statistics.fmean), ("largest error", max)):
-        print(title.ljust(65) + "".join(f"{100 * summary(e):.2f}".rjust(20) for e in errors.values()))
+        print(title.ljust(66) + "".join(f"{100 * summary(e):.2f}".rjust(20) for e in errors.values()))
 
 
 def standard(scale: float = 1.0) -> list[Case]:
@@ -161,29 +170,25 @@ def question_settle() -> None:
 
 def question_pool() -> None:
     """(d) Workers that take turns on an outside client."""
-    cases = [
-        Case(workloads.pool(workers, clients, lifo=lifo), "work")
-        for workers, clients, lifo in ((1, 1, False), (2, 1, False), (4, 1, False), (4, 1, True), (4, 2, False), (4, 4, False))
-    ]
-    compare(cases, {peer.value: with_rules(REAL, peer=peer) for peer in Peer})
+    shapes = ((1, 1, False), (2, 1, False), (4, 1, False), (4, 1, True), (4, 2, False), (4, 4, False), (2, 4, False))
+    cases = [Case(workloads.pool(workers, clients, lifo=lifo), "work") for workers, clients, lifo in shapes]
+    compare(cases, {peer.value: with_rules(MENDED, peer=peer) for peer in Peer})
 
 
 def question_dilation() -> None:
     """(e) Dilation as the baseline."""
     cases = [*standard(), *parallel(), Case(workloads.deadline(), "work"), Case(workloads.pool(1, 1), "work")]
-    print("case".ljust(46) + "truth".rjust(17) + "placebo".rjust(20) + "dilation".rjust(20) + "spread of each".rjust(16))
-    for weight in Weight:
-        print(weight.value)
-        options = replace(REAL, weight=weight)
-        for case in cases:
-            rows = {b: [ask(case, s, options, seeds=4, baseline=b) for s in LEVELS] for b in (Arm.PLACEBO, Arm.DILATION)}
-            line = f"{case.program.name}: {case.region}".ljust(46)
-            line += "/".join(f"{100 * a.truth:4.1f}" for a in rows[Arm.PLACEBO]).rjust(17)
-            for answers in rows.values():
-                line += "/".join(f"{100 * a.mean:.1f}" for a in answers).rjust(20)
-            for answers in rows.values():
-                line += f"{100 * statistics.fmean(a.spread for a in answers):8.1f}"
-            print(line, flush=True)
+    print("case".ljust(46) + "".join(n.rjust(20) for n in ("truth", "against placebo", "against dilation", "spreads")))
+    for case in cases:
+        cells = []
+        spreads = []
+        for baseline in (Arm.PLACEBO, Arm.DILATION):
+            answers = [ask(case, level, MENDED, seeds=4, baseline=baseline) for level in LEVELS]
+            if not cells:
+                cells.append(_triple(answer.truth for answer in answers))
+            cells.append(_triple(answer.mean for answer in answers))
+            spreads.append(statistics.fmean(answer.spread for answer in answers))
+        _row(case, [*cells, _triple(spreads)])
 
 
 def question_lumps() -> None:
@@ -206,7 +211,8 @@ def question_lockstep() -> None:
 
 QUESTIONS: dict[str, Callable[[], None]] = {
     "credit": question_credit, "cores": question_cores, "settle": question_settle, "pool": question_pool,
-    "dilation": question_dilation, "lumps": question_lumps, "lockstep": question_lockstep, "cores-more": question_cores_more,
+    "dilation": question_dilation, "lumps": question_lumps, "lockstep": question_lockstep,
+    "cores-more": question_cores_more,
 }  # fmt: skip
 
 if __name__ == "__main__":

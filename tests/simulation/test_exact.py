@@ -7,22 +7,19 @@ The conditions, all of them:
    sleep. No lock, no queue with two takers, no spinning: whom those let through depends on who comes first;
 3. the region's progress is known without noise, and a thread in debt pauses at once (`Sampler.EXACT`).
 
-Then a visit in effective time (wall time less G) equals the visit of the really faster program. What is left comes from
-the quantum q at which debts are looked at: a thread runs ahead of the sped-up world by at most q times the number of
-threads in the region, so a wait may be settled that much too early or too late. Hence the tolerance: that much for each
-wait of the run, and once for the visit. The largest error seen is far below it.
+Then a visit in effective time (wall time less G) is the visit of the really faster program, to within two thresholds: a
+debt below the threshold is not paid at once, so a thread may be that much ahead when it visits or wakes another, and
+the rules see to it that this does not add up. Here that is 0.2 us in runs of tens of milliseconds.
 """
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.simulation import workloads
 from tests.simulation.clock_rules import CoreClock, Rules
 from tests.simulation.engine_model import Arm, exact
-from tests.simulation.experiment import Span, predicted_gain, really, true_gain, virtually
+from tests.simulation.experiment import Span, really, virtually
 from tests.simulation.generated import plans
-from tests.simulation.programs import MS, US, S
+from tests.simulation.programs import S
 
 QUANTUM = 9_973
 FOREVER = Span(10 * S)
@@ -36,30 +33,29 @@ def same_visits(plan, arm, level, real_level, rules):
     truth = really(program, "x", real_level, FOREVER).visits
     found = virtually(program, "x", level, FOREVER, exact(QUANTUM, rules), arm).visits
     assert len(truth) == len(found) == plan.rounds * plan.threads
-    ahead = QUANTUM * 2 * plan.threads
     worst = max(abs(a - b) for a, b in zip(sorted(truth), sorted(found), strict=True))
-    assert worst <= ahead * (1 + plan.waits), (worst, ahead)
+    assert worst <= 2 * exact(QUANTUM).threshold_ns + 2
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(plans(), LEVELS)
 def test_virtual_speedup_is_the_real_one(plan, level):
     same_visits(plan, Arm.TREATED, level, level, BUILT)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(plans(), LEVELS)
 def test_virtual_speedup_is_the_real_one_when_waits_stand_still(plan, level):
     same_visits(plan, Arm.TREATED, level, level, PURE)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(plans(), LEVELS)
 def test_dilation_changes_nothing(plan, level):
     same_visits(plan, Arm.DILATION, level / 2, 0.0, BUILT)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(plans(), LEVELS)
 def test_placebo_changes_nothing(plan, level):
     same_visits(plan, Arm.PLACEBO, level, 0.0, BUILT)
