@@ -351,12 +351,14 @@ class _Recorder:
     def _leave(self, child: Child, reason: str) -> Outcome:
         """The measurement is over: our own child ends with it, unless the user wants to keep it."""
         self.engine.close()
-        self.report(self.options.output)
-        if child.poll() is not None:
-            return Outcome(self.options.output, reason, child.status)
-        if not self.options.keep_running:
-            child.terminate(_TERMINATE_PATIENCE_S, time.sleep)
-        return Outcome(self.options.output, reason, None, child.pid if child.poll() is None else None)
+        status = child.poll()
+        try:
+            self.report(self.options.output)
+        finally:
+            # Whatever becomes of the report (its reader may be gone), our child does not stay behind unasked.
+            if not self.options.keep_running:
+                child.terminate(_TERMINATE_PATIENCE_S, time.sleep)
+        return Outcome(self.options.output, reason, status, child.pid if child.poll() is None else None)
 
 
 def quantile_of_powers(histogram: Sequence[int], q: float) -> int | None:

@@ -35,7 +35,7 @@ def test_no_system_call_is_ever_interrupted(record, workloads):
 
 
 def test_output_is_the_same_byte_for_byte(record, workloads):
-    arguments = (250, 3000)
+    arguments = (450, 3000)
     recording = record(workloads / "checksum", *arguments, options=FULL)
     alone = subprocess.run(
         [workloads / "checksum", *map(str, arguments)], capture_output=True, text=True, check=True, timeout=60
@@ -60,9 +60,9 @@ def test_the_signal_belongs_to_the_target(record, workloads, how):
 
 
 def test_a_disposition_that_never_rests(record, programs):
-    recording = record(programs / "dispositions", 1500, options=FULL)
+    recording = record(programs / "dispositions", 2500, options=FULL)
     assert recording.finished.code == 0
-    assert recording.finished.out == "rounds 1500\n"
+    assert recording.finished.out == "rounds 2500\n"
     assert recording.losses["unregistered"] > 0  # it was met without our handler
     assert_paused(recording)
 
