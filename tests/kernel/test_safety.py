@@ -35,7 +35,7 @@ def test_no_system_call_is_ever_interrupted(record, workloads):
 
 
 def test_output_is_the_same_byte_for_byte(record, workloads):
-    arguments = (450, 3000)
+    arguments = (900, 3000)
     recording = record(workloads / "checksum", *arguments, options=FULL)
     alone = subprocess.run(
         [workloads / "checksum", *map(str, arguments)], capture_output=True, text=True, check=True, timeout=60

@@ -39,6 +39,7 @@ class Weight(enum.Enum):
     PERIOD = "period"
     UNPAUSED = "unpaused"  # the period less the part of it that the sampled thread was in a pause
     UNPAUSED_CORE = "unpaused core"  # the period less the part of it that the core idled through a pause
+    SHARED = "shared"  # the same, half of it for what the tick before found
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class EngineModel(Observer):
         self._ran_ns = self._given_ns = 0
         self._task_left: dict[Thread, int] = {}
         self._task_since: dict[Thread, int] = {}
+        self._found: dict[Core, Thread | None] = {}  # in the region at the last tick
         self._idle_since: dict[Core, int] = {}  # left by a thread that went to pause, and nobody took it
         self._idled: Counter[Core] = Counter()  # in this period, through pauses
 
@@ -157,16 +159,22 @@ class EngineModel(Observer):
             self._end_idling(core)
             self._idle_since[core] = self.machine.now
         idled, self._idled[core] = self._idled[core], 0
+        before, self._found[core] = self._found.get(core), None
+        if self.options.weight is Weight.SHARED and before is not None:
+            self._grant(before, (period - idled) // 2)
         if thread is None or thread.outside or thread.in_handler or self.arm is Arm.PLAIN:
             return
         self.counts["samples"] += 1
         if thread.region is not None and thread.region == self.region:
             self.counts["selected"] += 1
-            step = round(self._weight(thread, period, idled) * self.speedup)
-            rules_of.grant(thread.clock, self.clock, step, exempt=self.arm is not Arm.DILATION)
+            self._found[core] = thread
+            self._grant(thread, self._weight(thread, period, idled))
         if not thread.spinning:
             thread.left += self.options.sample_ns
         self._maybe_pause(thread)
+
+    def _grant(self, thread: Thread, span: int) -> None:
+        rules_of.grant(thread.clock, self.clock, round(span * self.speedup), exempt=self.arm is not Arm.DILATION)
 
     def _end_idling(self, core: Core) -> None:
         if core in self._idle_since:
@@ -176,7 +184,9 @@ class EngineModel(Observer):
         if self.options.weight is Weight.PERIOD:
             return period
         if self.options.weight is Weight.UNPAUSED_CORE:
-            return max(period - idled, 0)
+            return period - idled
+        if self.options.weight is Weight.SHARED:
+            return (period - idled) // 2
         pause = self._pauses.get(thread)
         paused = pause.ended - max(pause.began, self.machine.now - period) if pause else 0
         return period - max(paused, 0)

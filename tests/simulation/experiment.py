@@ -50,9 +50,9 @@ class _Real(Observer):
         return self._machine.now
 
 
-def really(program: Program, region: str | None, speedup: float, span: Span) -> Timeline:
+def really(program: Program, region: str | None, speedup: float, span: Span, seed: int = 1) -> Timeline:
     """The truth: the region's work takes 1 - speedup of its time."""
-    machine = Machine(program.cores, region, speedup)
+    machine = Machine(program.cores, region, speedup, jitter=program.jitter, seed=seed)
     machine.observer = _Real(machine)
     program.build(machine)
     start = span.warmup_ns + span.settle_ns
@@ -66,7 +66,7 @@ def virtually(
     arm: Arm = Arm.TREATED, seed: int = 1,
 ) -> Timeline:  # fmt: skip
     """One window of an experiment: everybody else pauses."""
-    machine = Machine(program.cores)
+    machine = Machine(program.cores, jitter=program.jitter, seed=seed)
     engine = EngineModel(machine, options or Options(), arm, region, speedup, random.Random(seed))
     machine.observer = engine
     program.build(machine)
@@ -74,11 +74,15 @@ def virtually(
         machine.run(lambda: machine.now >= span.warmup_ns)
     engine.begin()
     start = engine.effective() + span.settle_ns
+    before: Counter[str] = Counter()
+    if span.settle_ns:
+        machine.run(lambda: engine.effective() >= start or machine.now >= 20 * (start + 1))
+        before += engine.counts
     # With a speedup of 100 % effective time may stand still for good.
     limit = machine.now + 20 * (span.settle_ns + span.length_ns)
     machine.run(lambda: engine.effective() >= start + span.length_ns or machine.now >= limit)
     visits = [t - start for t in machine.visits.get(program.point, []) if t >= start]
-    return Timeline(visits, machine.now, engine.clock.granted, engine.counts)
+    return Timeline(visits, machine.now, engine.clock.granted, engine.counts - before)
 
 
 def true_gain(program: Program, region: str, speedup: float, span: Span) -> float:

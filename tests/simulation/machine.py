@@ -8,6 +8,7 @@ what happens (the clock, engine_model.py) is an `Observer`. All times in ns; equ
 from __future__ import annotations
 
 import heapq
+import random
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -93,17 +94,22 @@ class Core:
 
 
 class Machine:
-    """Runs threads until a time or until nothing is left to do. Work in `region` is shortened by `speedup`."""
+    """Runs threads until a time or until nothing is left to do.
+
+    Work in `region` is shortened by `speedup`, and each piece of work varies by a fraction `jitter`, uniformly.
+    """
 
     def __init__(
-        self, cores: int, region: str | None = None, speedup: float = 0.0, slice_ns: int = 3_000_000
-    ) -> None:
+        self, cores: int, region: str | None = None, speedup: float = 0.0, *,
+        jitter: float = 0.0, seed: int = 0, slice_ns: int = 3_000_000,
+    ) -> None:  # fmt: skip
         self.now = 0
         self.cores = [Core(i) for i in range(cores)]
         self.threads: list[Thread] = []
         self.visits: dict[str, list[int]] = {}
         self.observer: Observer = Observer()
         self.region, self.speedup, self.slice_ns = region, speedup, slice_ns
+        self.jitter, self._rng = jitter, random.Random(seed)
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
         self._instant = 0
@@ -338,6 +344,12 @@ class Machine:
         if thread.core is not None:
             self.account(thread.core)
             self._schedule(thread.core, now=True)
+
+    def work(self, span: int, region: str | None) -> int:
+        """How long this work takes here."""
+        faster = self.speedup if region is not None and region == self.region else 0.0
+        luck = self._rng.uniform(1 - self.jitter, 1 + self.jitter) if self.jitter else 1.0
+        return round(span * (1 - faster) * luck)
 
     def visit(self, point: str) -> None:
         self.visits.setdefault(point, []).append(self.observer.effective())

@@ -24,12 +24,13 @@ S = 1_000_000_000
 
 @dataclass(frozen=True)
 class Program:
-    """A program and the machine it needs; `build` spawns its threads."""
+    """A program and the machine it needs; `build` spawns its threads, `jitter` is how much its work varies."""
 
     name: str
     cores: int
     build: Callable[[Machine], None]
     point: str = "round"
+    jitter: float = 0.0
 
 
 @dataclass(eq=False)
@@ -114,8 +115,7 @@ class Work(_Instant):
     region: str | None = None
 
     def begin(self, machine: Machine, thread: Thread) -> bool:
-        faster = machine.speedup if self.region is not None and self.region == machine.region else 0.0
-        thread.left, thread.region = round(self.span * (1 - faster)), self.region
+        thread.left, thread.region = machine.work(self.span, self.region), self.region
         return thread.left == 0
 
 
