@@ -123,7 +123,7 @@ enum counter {
 	C_PROCESSES_LOST,
 	C_CORE_DEBTS,      // rule 8
 	C_PLACEBO_NS,      // send to return, summed over threads
-	C_IDLE_NS,         // cores idle, or busy with pauses
+	C_IDLE_NS,         // cores without the target, or busy with pauses
 	C_IDLE_PAID_NS,    // ... as far as they owed it
 	C_EXPIRED,         // samples that found the deadline passed
 	C_LAST
@@ -135,7 +135,7 @@ BPF_ARRAY(counters, u64, MAX_COUNTERS);
 struct core {
 	u64 generation;
 	u64 local;   // its L
-	u64 idle_ns; // idle since, 0: it is not
+	u64 idle_ns; // since when the target has not run here, 0: it does
 	u64 run_ns;  // since when the target has run here, 0: it does not, or pauses
 	u64 ran_ns;  // how long it has run since the last sample
 	u64 hard;    // serving a hard interrupt
@@ -219,7 +219,7 @@ static __always_inline void core_stops(struct core *core, u64 now)
 	core->run_ns = 0;
 }
 
-// A core pays what it spends on pauses and what it idles, as far as it owes.
+// A core pays, as far as it owes, what it spends on pauses and the time the target does not run on it.
 static __always_inline void core_pays(struct core *core, struct clock *c, u64 time)
 {
 	s64 debt = (s64)(c->granted - core->local);

@@ -149,8 +149,9 @@ static __always_inline void leave_core(struct thread *a, long state, struct core
 }
 
 // Rule 8. With more runnable threads than cores, pausing one thread only hands its core to the next. So cores owe like
-// threads: a core is spared when it runs the selected region, and pays while it idles. (Pausing cores instead of threads
-// is the idea of SCOZ, 2021.)
+// threads: a core is spared when it runs the selected region, and pays while the target does not run on it. (Pausing cores
+// instead of threads is the idea of SCOZ, 2021.) That programs outside hold it counts too: what they leave of a core is all
+// the target has of it, and a debt that nobody could pay would be passed from thread to thread.
 static __always_inline void core_idles(struct core *core, u64 now)
 {
 	core->idle_ns = now;
@@ -222,24 +223,20 @@ static __always_inline bool switch_out(u32 tid, long state, u64 now)
 	return true;
 }
 
-static __always_inline void switch_idle(u32 prev, u32 next, u64 now)
+// Somebody else runs here now, or nobody.
+static __always_inline void leave_to_others(u64 now)
 {
-	struct clock *c = the_clock();
 	struct experiment *x = the_experiment();
 	struct core *core;
 
-	if (!c || !x)
+	if (!x)
 		return;
 	core = this_core(x);
-	if (!core)
-		return;
-	if (!prev)
-		core_wakes(core, c, now);
-	if (!next)
+	if (core && !core->idle_ns)
 		core_idles(core, now);
 }
 
-static __always_inline void switch_in(u32 tid, bool held, bool idle, u64 now)
+static __always_inline bool switch_in(u32 tid, bool held, bool idle, u64 now)
 {
 	struct thread *t = threads.lookup(&tid);
 	struct clock *c = the_clock();
@@ -247,12 +244,14 @@ static __always_inline void switch_in(u32 tid, bool held, bool idle, u64 now)
 	struct core *core;
 
 	if (!t || !c || !x)
-		return;
+		return false;
 	core = this_core(x);
 	if (!core)
-		return;
+		return false;
 	sync_thread(t, x);
+	core_wakes(core, c, now);
 	enter_core(t, held, idle, core, c, now);
+	return true;
 }
 
 TRACEPOINT_PROBE(sched, sched_switch)
@@ -262,9 +261,8 @@ TRACEPOINT_PROBE(sched, sched_switch)
 
 	if (args->prev_pid)
 		held = switch_out(args->prev_pid, args->prev_state, now);
-	switch_idle(args->prev_pid, args->next_pid, now);
-	if (args->next_pid)
-		switch_in(args->next_pid, held, !args->prev_pid, now);
+	if (!args->next_pid || !switch_in(args->next_pid, held, !args->prev_pid, now))
+		leave_to_others(now);
 	return 0;
 }
 

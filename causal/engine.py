@@ -175,7 +175,7 @@ class Engine:
                 self._attach_hooks(bpf)
             except Exception as error:  # bcc raises nothing more specific
                 raise CausalError(
-                    f"the kernel refused the engine ({error})", f"run `causal-bpf doctor`; details: {output()[-15000:]}"
+                    f"the kernel refused the engine ({error})", f"run `causal-bpf doctor`; details: {output()[-1500:]}"
                 ) from error
         return bpf
 
@@ -463,9 +463,19 @@ class Engine:
         return [int(table[i].value) for i in range(64)]
 
     def close(self) -> None:
-        """Detach everything. Pauses under way end because nobody answers the stub."""
+        """Detach everything. Pauses under way end because nobody answers the stub.
+
+        Takes half a second, during which Ctrl-C waits: an interrupted clean-up could not be begun again.
+        """
         if self._loaded is None:
             return
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        try:
+            self._detach()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+    def _detach(self) -> None:
         self.stop()
         for clock in self._clocks:
             clock.stop()
@@ -474,7 +484,7 @@ class Engine:
         for fd in self._probes:
             os.close(fd)
         self._probes.clear()
-        loaded, self._loaded = self._loaded, None
+        loaded, self._loaded = self._kernel, None
         with _captured_output():
             loaded.bpf.cleanup()
 

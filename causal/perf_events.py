@@ -62,4 +62,5 @@ def online_cpus(text: str | None = None) -> list[int]:
 
 def spread_periods(period_ns: int, cpus: int) -> list[int]:
     """Odd, mutually different periods near the one asked for, so that cores never sample in lock step."""
-    return [(period_ns + 2 * (period_ns // 997) * (i % 16)) | 1 for i in range(cpus)]
+    step_ns = max(period_ns * 3 // 100 // cpus, 2) & ~1
+    return [(period_ns | 1) + step_ns * i for i in range(cpus)]

@@ -169,12 +169,14 @@ def _suggest(options: RunOptions, interruption: Interruption) -> int:
             "no progress point given, and the program ended before one could be suggested",
             f"measure it end to end: causal-bpf run --repeat 40 -- {command}",
         )
-    listed = "".join(f"\n    {rate:12,.1f}/s  {name}" for name, rate in found.functions)
+    if found.functions:
+        print("functions of the program and their calls per second:", file=sys.stderr)
+    for name, rate in found.functions:
+        print(f"{rate:12,.1f}  {name}", file=sys.stderr)
     raise UsageError(
         "no progress point given",
-        f"choose a function that runs once per unit of work, as in causal-bpf run -p "
-        f"{found.functions[0][0] if found.functions else 'FUNCTION'} -- {command}"
-        + (f"\n  functions of the program and their calls per second:{listed}" if listed else ""),
+        "choose a function that runs once per unit of work: causal-bpf run -p "
+        f"{shlex.quote(found.functions[0][0]) if found.functions else 'FUNCTION'} -- {command}",
     )
 
 

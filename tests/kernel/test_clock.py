@@ -90,7 +90,6 @@ def outside_load(workload):
         workload("worksleep", 10_000, 0)
 
 
-@pytest.mark.xfail(strict=False, reason="cores that outsiders use never pay: their debt goes to thread after thread")
 @pytest.mark.parametrize("arm", [Arm.TREATED, Arm.DILATION])
 def test_nobody_pauses_for_longer_than_was_granted(engine, launch, regions_of, workloads, outside_load, arm):
     """Also when there are more threads than cores, and others use the cores, which then never idle."""

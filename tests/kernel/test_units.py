@@ -17,8 +17,6 @@ def test_time_in_the_kernel_belongs_to_the_caller(record, workloads):
     assert recording.share("kernel_getppid") > 0.15
     assert recording.losses["leaf_callers"] > 100
     # read() makes room on the stack when there are threads, and only then.
-    if recording.share("kernel_read") < 0.15 < recording.share("kernel_heavy"):
-        pytest.xfail("callers of the wrappers of calls that can be cancelled are not found")
     assert recording.share("kernel_read") > 0.15
     assert recording.share("kernel_heavy") < 0.05  # the caller of them all, which only loops
 

@@ -342,7 +342,8 @@ def test_pauses_that_could_not_be_made_widen_the_intervals():
     [
         (make_profile([], {"r": 0}), "no CPU time"),
         (replace(make_profile([]), end=End("exit", 0, 500, 0)), "in scope"),
-        (make_profile([], {"r": 100}), "before the first experiment"),
+        (replace(make_profile([], {"r": 100}), end=End("exit", 0, 100, 100)), "before the first experiment"),
+        (replace(make_profile([], {"r": 100}), end=End("duration", None, 100, 100)), "did not run"),
         (make_profile(simulate_windows(1, "r", lambda s: 0.0, mean=0)), "never visited"),
         (make_profile(simulate_windows(1, "r", lambda s: 0.0, mean=1, pairs=2)), "too few visits"),
         (make_profile(simulate_windows(1, "r", lambda s: 0.0, pairs=2)), "too few experiments"),
