@@ -26,8 +26,6 @@ static __always_inline void settle_wake(struct thread *b, s64 waker_debt, struct
 		debt = after_wait((s64)(b->block_clock - b->local), now - b->block_ns, c->granted - b->block_clock);
 	if (debt < waker_debt)
 		debt = waker_debt;
-	if (debt < 0)
-		debt = 0;
 	b->local = c->granted - debt;
 }
 
@@ -186,11 +184,9 @@ static __always_inline void enter_core(struct thread *b, bool held, bool idle, s
 		// cost of the pause, not a wait for others.
 		b->pause_seg = b->queue_ns;
 	} else {
-		if (b->queue_ns && held && now > b->queue_ns + QUEUE_NOISE_NS) {
-			s64 debt = debt_after_queue(b, core, c, now);
-			if (debt >= 0)
-				b->local = c->granted - debt;
-		}
+		// A debt below zero is the credit of a pause that took too long: it is kept, here and at wakeups.
+		if (b->queue_ns && held && now > b->queue_ns + QUEUE_NOISE_NS)
+			b->local = c->granted - debt_after_queue(b, core, c, now);
 		if (in_pause(b))
 			b->pause_seg = now;
 	}

@@ -31,9 +31,9 @@ class PlanOptions:
     min_window_ns: int = 300_000_000
     max_window_ns: int = 4_000_000_000
     min_settle_ns: int = 100_000_000
-    max_settle_ns: int = 400_000_000
+    max_settle_ns: int = 600_000_000
     max_drain_ns: int = 2_000_000_000
-    settle_visits: int = 64
+    settle_visits: int = 96
     target_visits: int = 40
     min_visits: int = 5
     dilation_every: int = 4

@@ -10,7 +10,7 @@ G - L. v = t - L is its time in the sped-up world, and t - G is that world's own
   5 woken by anything else                                  `wake_from_outside`
   6 new threads, experiment boundaries                      `inherit`, `boundary`
   7 when to pause                                           `debt` above a threshold (engine_model.py)
-  8 cores carry clocks too                                  `leave_core`, `enter_core`
+  8 cores owe too                                           `core_pays`, `leave_core`, `enter_core`
   9 a pause ends at its wakeup                              (engine_model.py)
  10 threads that cannot pause hand their debt on            `hand_on`
 
@@ -24,11 +24,12 @@ from dataclasses import dataclass
 
 
 class CoreClock(enum.Enum):
-    """When a thread that is switched in takes over the clock of its core (rule 8)."""
+    """What a thread takes over from the core that it is switched in on (rule 8)."""
 
+    OWES = "core owes"  # cores have debts like threads; who waited for a core owes at least what it owes
     NEVER = "never"
-    SCARCE = "scarce"  # while runnable threads outnumber the cores
-    HANDED_OVER = "handed over"  # when it was waiting for the core as its predecessor left
+    SCARCE = "scarce"  # the virtual time of what left it, while runnable threads outnumber the cores
+    HANDED_OVER = "handed over"  # ... when the thread was waiting for the core as its predecessor left
     ALWAYS = "always"
 
 
@@ -46,7 +47,7 @@ class Rules:
 
     keep_credit: bool = False  # rule 4: may a wakeup leave a negative debt?
     frozen: bool = False  # rule 4: v stands still during a wait, even when G grows faster than time passes
-    core_clock: CoreClock = CoreClock.SCARCE
+    core_clock: CoreClock = CoreClock.OWES
     core_latest: bool = True  # a core's clock never goes back; else it is that of the last thread that left
     queue_pays: bool = True  # rule 8: waiting for a core pays debts
     queue_noise_ns: int = 30_000  # rule 8: a shorter wait for a core is the cost of a switch
@@ -80,8 +81,10 @@ class ThreadClock:
 
 @dataclass
 class CoreState:
-    """What the clock knows of one core: the virtual time at which target threads left it."""
+    """What the clock knows of one core: its own L, and the virtual time at which target threads left it."""
 
+    local: int = 0
+    left: int | None = None  # since when the target has not run here
     virtual: int | None = None
 
 
@@ -97,10 +100,11 @@ def debt(thread: ThreadClock, clock: Clock) -> int:
     return clock.granted - thread.local
 
 
-def grant(thread: ThreadClock, clock: Clock, amount: int, exempt: bool = True) -> None:
+def grant(thread: ThreadClock, core: CoreState, clock: Clock, amount: int, exempt: bool = True) -> None:
     """Rule 1. `exempt` is false in dilation, where nobody is spared."""
     if exempt:
         thread.local += amount
+        core.local += amount
     clock.granted += amount
 
 
@@ -164,8 +168,21 @@ def boundary(thread: ThreadClock, clock: Clock, now: int) -> None:
             mark.time, mark.granted = now, clock.granted
 
 
+def core_boundary(core: CoreState, clock: Clock, now: int) -> None:
+    """Rule 6 for a core."""
+    core.local, core.virtual = clock.granted, None
+    if core.left is not None:
+        core.left = now
+
+
+def core_pays(core: CoreState, clock: Clock, span: int) -> None:
+    """Rule 8: a core pays, as far as it owes, while the target does not run on it, or is busy with a pause."""
+    core.local += min(max(span, 0), max(clock.granted - core.local, 0))
+
+
 def leave_core(thread: ThreadClock, core: CoreState, pausing_for: int, now: int, rules: Rules) -> None:
     """Rule 8: a core remembers how far its threads got. `pausing_for`: length of a pause not yet in L."""
+    core.left = now
     virtual = now - thread.local - pausing_for
     if core.virtual is None or not rules.core_latest or virtual > core.virtual:
         core.virtual = virtual
@@ -176,14 +193,20 @@ def enter_core(
     target_held: bool, scarce: bool, handed_over: bool,
 ) -> None:  # fmt: skip
     """Rule 8: waiting for a core that the target held pays debts, and one core cannot run two threads at once."""
+    if core.left is not None:
+        core_pays(core, clock, now - core.left)
+    core.left = None
     owed = left = debt(thread, clock)
-    if rules.queue_pays and thread.queued and target_held and now > thread.queued.time + rules.queue_noise_ns:
-        left = after_wait(thread.queued.granted - thread.local, thread.queued, clock, now, rules)
-        left = min(left, owed)
+    waited = thread.queued is not None and target_held and now > thread.queued.time + rules.queue_noise_ns
+    if waited and thread.queued and rules.queue_pays:
+        left = min(after_wait(thread.queued.granted - thread.local, thread.queued, clock, now, rules), owed)
     takes = {
-        CoreClock.NEVER: False, CoreClock.SCARCE: scarce, CoreClock.HANDED_OVER: handed_over, CoreClock.ALWAYS: True,
+        CoreClock.OWES: waited, CoreClock.NEVER: False, CoreClock.SCARCE: scarce,
+        CoreClock.HANDED_OVER: handed_over, CoreClock.ALWAYS: True,
     }[rules.core_clock]  # fmt: skip
-    if takes and core.virtual is not None:
+    if takes and rules.core_clock is CoreClock.OWES:
+        left = max(left, clock.granted - core.local)
+    elif takes and core.virtual is not None:
         left = max(left, clock.granted - (now - core.virtual))
     if left != owed and (left >= 0 or rules.keep_credit):
         thread.local = clock.granted - left

@@ -36,10 +36,10 @@ class Sampler(enum.Enum):
 class Weight(enum.Enum):
     """How much running time a sample stands for."""
 
+    RAN = "ran"  # all that the target ran on that core since the last sample
     PERIOD = "period"
     UNPAUSED = "unpaused"  # the period less the part of it that the sampled thread was in a pause
     UNPAUSED_CORE = "unpaused core"  # the period less the part of it that the core idled through a pause
-    SHARED = "shared"  # the same, half of it for what the tick before found
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Options:
     """Times in ns. `skew`: how much longer the period of each further core is, as a fraction."""
 
     sampler: Sampler = Sampler.TICKS
-    weight: Weight = Weight.PERIOD
+    weight: Weight = Weight.RAN
     period_ns: int = 1_000_000
     skew: float = 0.0
     threshold_ns: int = 50_000
@@ -75,6 +75,7 @@ class Pause:
 
     began: int = 0
     unpaid: int | None = None  # since when its time is not in L yet
+    busy: int | None = None  # since when it keeps a core busy
     ended: int = 0
     paid: int = 0  # of its length, without waiting for a core
 
@@ -99,7 +100,7 @@ class EngineModel(Observer):
         self._ran_ns = self._given_ns = 0
         self._task_left: dict[Thread, int] = {}
         self._task_since: dict[Thread, int] = {}
-        self._found: dict[Core, Thread | None] = {}  # in the region at the last tick
+        self._ran: Counter[Core] = Counter()
         self._idle_since: dict[Core, int] = {}  # left by a thread that went to pause, and nobody took it
         self._idled: Counter[Core] = Counter()  # in this period, through pauses
 
@@ -109,7 +110,7 @@ class EngineModel(Observer):
         for thread in self.machine.threads:
             rules_of.boundary(thread.clock, self.clock, self.machine.now)
         for core in self.machine.cores:
-            core.state.virtual = None
+            rules_of.core_boundary(core.state, self.clock, self.machine.now)
         self._start_ticks()
 
     def effective(self) -> int:
@@ -159,34 +160,39 @@ class EngineModel(Observer):
             self._end_idling(core)
             self._idle_since[core] = self.machine.now
         idled, self._idled[core] = self._idled[core], 0
-        before, self._found[core] = self._found.get(core), None
-        if self.options.weight is Weight.SHARED and before is not None:
-            self._grant(before, (period - idled) // 2)
         if thread is None or thread.outside or thread.in_handler or self.arm is Arm.PLAIN:
             return
+        span = self._weight(thread, period, idled, core)
         self.counts["samples"] += 1
         if thread.region is not None and thread.region == self.region:
             self.counts["selected"] += 1
-            self._found[core] = thread
-            self._grant(thread, self._weight(thread, period, idled))
+            self._grant(thread, core, span)
+        else:
+            self.counts["others_ns"] += span
         if not thread.spinning:
             thread.left += self.options.sample_ns
+        if self.options.weight is Weight.RAN and self.arm in (Arm.TREATED, Arm.DILATION):
+            # A tick costs the same however little it stands for: what is too much is given back.
+            excess = self.options.sample_ns * (period - span) // period
+            thread.clock.local += excess
+            core.state.local += excess
         self._maybe_pause(thread)
 
-    def _grant(self, thread: Thread, span: int) -> None:
-        rules_of.grant(thread.clock, self.clock, round(span * self.speedup), exempt=self.arm is not Arm.DILATION)
+    def _grant(self, thread: Thread, core: Core, span: int) -> None:
+        amount = round(span * self.speedup)
+        rules_of.grant(thread.clock, core.state, self.clock, amount, exempt=self.arm is not Arm.DILATION)
 
     def _end_idling(self, core: Core) -> None:
         if core in self._idle_since:
             self._idled[core] += self.machine.now - self._idle_since.pop(core)
 
-    def _weight(self, thread: Thread, period: int, idled: int) -> int:
+    def _weight(self, thread: Thread, period: int, idled: int, core: Core) -> int:
+        if self.options.weight is Weight.RAN:
+            return min(self._ran.pop(core, 0), 4 * period)
         if self.options.weight is Weight.PERIOD:
             return period
         if self.options.weight is Weight.UNPAUSED_CORE:
             return period - idled
-        if self.options.weight is Weight.SHARED:
-            return (period - idled) // 2
         pause = self._pauses.get(thread)
         paused = pause.ended - max(pause.began, self.machine.now - period) if pause else 0
         return period - max(paused, 0)
@@ -197,13 +203,15 @@ class EngineModel(Observer):
                 self.machine.account(core)
 
     def on_progress(self, thread: Thread, ran: int) -> None:
+        assert thread.core is not None
+        self._ran[thread.core] += ran
         exactly = self.options.sampler is Sampler.EXACT and self.active and self.arm is not Arm.PLAIN
         if exactly and thread.region is not None and thread.region == self.region:
             # Rounded in total, not each time: otherwise many short stretches would add up to an error.
             self._ran_ns += ran
             amount = round(self._ran_ns * self.speedup) - self._given_ns
             self._given_ns += amount
-            rules_of.grant(thread.clock, self.clock, amount, exempt=self.arm is not Arm.DILATION)
+            rules_of.grant(thread.clock, thread.core.state, self.clock, amount, exempt=self.arm is not Arm.DILATION)
 
     def after_event(self) -> None:
         if self.options.sampler is Sampler.EXACT:
@@ -221,7 +229,7 @@ class EngineModel(Observer):
         if not thread.pausable:
             return
         now = self.machine.now
-        self._pauses[thread] = Pause(began=now, unpaid=now)
+        self._pauses[thread] = Pause(began=now, unpaid=now, busy=now)
         self.counts["pauses"] += 1
         self.machine.enter_handler(thread, self.options.signal_ns)
 
@@ -255,8 +263,16 @@ class EngineModel(Observer):
             pause.paid += self.machine.now - pause.unpaid
             pause.unpaid = None
 
+    def _core_was_busy(self, core: Core, pause: Pause) -> None:
+        """The machinery of a pause keeps the core from other threads as the pause itself does not."""
+        if pause.busy is not None and self.arm is not Arm.PLACEBO:
+            rules_of.core_pays(core.state, self.clock, self.machine.now - pause.busy)
+        pause.busy = None
+
     def _end_pause(self, thread: Thread, pause: Pause) -> None:
         now = self.machine.now
+        assert thread.core is not None
+        self._core_was_busy(thread.core, pause)
         pause.ended = now
         self.counts["paused_ns"] += pause.paid
         if self.arm is Arm.PLACEBO:
@@ -307,8 +323,10 @@ class EngineModel(Observer):
         pause = self._pauses.get(thread)
         unpaid = now - pause.unpaid if pause and pause.unpaid is not None else 0
         rules_of.leave_core(thread.clock, core.state, unpaid, now, self.rules)
-        if thread.in_handler and not preempted:
-            self._idle_since[core] = now
+        if thread.in_handler and pause:
+            self._core_was_busy(core, pause)
+            if not preempted:
+                self._idle_since[core] = now
         if thread in self._task_since:
             self._task_left[thread] -= now - self._task_since.pop(thread)
         if preempted:
@@ -331,6 +349,6 @@ class EngineModel(Observer):
             self._start_task_timer(core, thread)
         thread.clock.queued = thread.clock.blocked = None
         if thread.in_handler:
-            self._pauses[thread].unpaid = self.machine.now
+            self._pauses[thread].unpaid = self._pauses[thread].busy = self.machine.now
         elif self.options.on_entry:
             self._maybe_pause(thread)

@@ -15,7 +15,7 @@ the rules see to it that this does not add up. Here that is 0.2 us in runs of te
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.simulation.clock_rules import CoreClock, Rules
+from tests.simulation.clock_rules import Rules
 from tests.simulation.engine_model import Arm, exact
 from tests.simulation.experiment import Span, really, virtually
 from tests.simulation.generated import plans
@@ -24,8 +24,8 @@ from tests.simulation.programs import S
 QUANTUM = 9_973
 FOREVER = Span(10 * S)
 LEVELS = st.sampled_from([0.1, 0.25, 0.5, 0.75, 0.9, 1.0])
-BUILT = Rules(queue_noise_ns=0, core_clock=CoreClock.HANDED_OVER)
-PURE = Rules(queue_noise_ns=0, core_clock=CoreClock.HANDED_OVER, frozen=True, keep_credit=True)
+BUILT = Rules(queue_noise_ns=0)
+PURE = Rules(queue_noise_ns=0, frozen=True, keep_credit=True)
 
 
 def same_visits(plan, arm, level, real_level, rules):

@@ -14,13 +14,13 @@ def owing(amount, clock):
 
 def test_a_sample_makes_everybody_else_owe():
     clock, sampled, other = Clock(), ThreadClock(), ThreadClock()
-    rules_of.grant(sampled, clock, 5)
+    rules_of.grant(sampled, CoreState(), clock, 5)
     assert (rules_of.debt(sampled, clock), rules_of.debt(other, clock)) == (0, 5)
 
 
 def test_in_dilation_nobody_is_exempt():
     clock, sampled = Clock(), ThreadClock()
-    rules_of.grant(sampled, clock, 5, exempt=False)
+    rules_of.grant(sampled, CoreState(), clock, 5, exempt=False)
     assert rules_of.debt(sampled, clock) == 5
 
 
@@ -76,7 +76,7 @@ def test_a_known_peer_brings_only_what_grew_since_it_was_sent_something():
     clock, rules, peer = Clock(100), Rules(peer=Peer.SINCE_SEND), PeerClock()
     waiting, sender = owing(0, clock), owing(0, clock)
     rules_of.block(waiting, clock, now=1000)
-    rules_of.grant(sender, clock, 30)
+    rules_of.grant(sender, CoreState(), clock, 30)
     rules_of.send_outside(sender, peer, clock, 1060)
     clock.granted += 4
     rules_of.wake_from_outside(waiting, peer, clock, 1080, rules)
@@ -110,6 +110,22 @@ def test_a_core_does_not_run_two_threads_at_the_same_virtual_time(core_clock, sc
         after, core, clock, 1000, rules, target_held=True, scarce=scarce, handed_over=handed_over
     )  # fmt: skip
     assert rules_of.debt(after, clock) == left
+
+
+@pytest.mark.parametrize(("waited", "left"), [(40, 6), (0, 0)])
+def test_who_waited_for_a_core_owes_what_the_core_owes(waited, left):
+    clock, core, thread = Clock(100), CoreState(local=94), owing(0, Clock(100))
+    thread.queued = Mark(1000 - waited, 100)
+    rules_of.enter_core(thread, core, clock, 1000, RULES, target_held=True, scarce=False, handed_over=False)
+    assert rules_of.debt(thread, clock) == left
+
+
+def test_a_core_pays_while_the_target_does_not_run_on_it_but_earns_no_credit():
+    clock, core = Clock(100), CoreState(local=94)
+    rules_of.core_pays(core, clock, 4)
+    assert core.local == 98
+    rules_of.core_pays(core, clock, 40)
+    assert core.local == 100
 
 
 @pytest.mark.parametrize(("target_held", "left"), [(True, 2), (False, 8)])

@@ -59,7 +59,7 @@ def pipeline(fast: float = 4.8, slow: float = 6.0, capacity: int = 8) -> Program
 
         return [producer(), consumer()]
 
-    return _program(f"pipeline {fast}/{slow}, queue {capacity}", 2, bodies)
+    return _program(f"pipeline {fast:.3g}/{slow:.3g}, queue {capacity}", 2, bodies)
 
 
 def backlog(fast: float, slow: float, items: int) -> Program:
@@ -100,7 +100,7 @@ def barrier(one: float = 6.7, other: float = 6.4, regions: tuple[str, str] = ("a
 
         return [part(one, regions[0], True), part(other, regions[1], False)]
 
-    return _program(f"barrier {one}/{other}", 2, bodies)
+    return _program(f"barrier {one:.3g}/{other:.3g}", 2, bodies)
 
 
 def amd(slow: float = 10.0) -> Program:
@@ -108,10 +108,10 @@ def amd(slow: float = 10.0) -> Program:
     return barrier(0.8 * slow, slow, ("fast", "slow"))
 
 
-def ping_pong(ping: float = 3.0, pong: float = 3.0, cores: int = 2) -> Program:
-    """Two threads that take turns over a socket."""
+def ping_pong(ping: float = 3.0, pong: float = 3.0, cores: int = 2, pausable: bool = True) -> Program:
+    """Two threads that take turns over a socket. `pausable`: can the second one pause?"""
 
-    def bodies() -> list[Body]:
+    def build(machine: Machine) -> None:
         there, back = Queue(), Queue()
 
         def first() -> Body:
@@ -127,9 +127,10 @@ def ping_pong(ping: float = 3.0, pong: float = 3.0, cores: int = 2) -> Program:
                 yield Work(ns(pong), "pong")
                 yield Put(back)
 
-        return [first(), second()]
+        machine.spawn(first())
+        machine.spawn(second(), pausable=pausable)
 
-    return _program(f"ping-pong {ping}/{pong}", cores, bodies)
+    return Program(f"ping-pong {ping:.3g}/{pong:.3g}", cores, build)
 
 
 def lock(local: float = 3.0, critical: float = 4.0, threads: int = 2, cores: int = 2, fair: bool = False) -> Program:
@@ -148,7 +149,7 @@ def lock(local: float = 3.0, critical: float = 4.0, threads: int = 2, cores: int
 
         return [rounds() for _ in range(threads)]
 
-    return _program(f"lock {local}/{critical}, {threads} threads", cores, bodies)
+    return _program(f"lock {local:.3g}/{critical:.3g}, {threads} threads", cores, bodies)
 
 
 def spin(a: float = 3.0, b: float = 3.0) -> Program:
@@ -172,7 +173,7 @@ def spin(a: float = 3.0, b: float = 3.0) -> Program:
 
         return [first(), second()]
 
-    return _program(f"spin {a}/{b}", 2, bodies)
+    return _program(f"spin {a:.3g}/{b:.3g}", 2, bodies)
 
 
 def independent(a: float = 3.3, b: float = 2.7, threads: int = 8, cores: int = 2, pinned: bool = False) -> Program:
@@ -223,7 +224,21 @@ def work_and_sleep(work: float = 3.0, sleep: float = 3.0) -> Program:
 
         return [rounds()]
 
-    return _program(f"work and sleep {work}/{sleep}", 1, bodies)
+    return _program(f"work and sleep {work:.3g}/{sleep:.3g}", 1, bodies)
+
+
+def bursts(a: float, b: float, sleep: float) -> Program:
+    def bodies() -> list[Body]:
+        def rounds() -> Body:
+            while True:
+                yield Work(ns(a), "a")
+                yield Work(ns(b), "b")
+                yield Sleep(ns(sleep))
+                yield Visit()
+
+        return [rounds()]
+
+    return _program(f"bursts of {a}+{b}, sleep {sleep}", 1, bodies)
 
 
 def deadline(work: float = 5.0, period: float = 10.0) -> Program:

@@ -168,7 +168,7 @@ def test_halves_that_disagree_lengthen_the_settling(lengths):
     assert lengths.settle_ns(1) == lengths.options.max_drain_ns
 
 
-@pytest.mark.parametrize(("rate", "settle"), [(10, S // 5), (640, S // 10), (1_000_000, S // 20)])
+@pytest.mark.parametrize(("rate", "settle"), [(10, S // 5), (960, S // 10), (1_000_000, S // 20)])
 def test_settling_takes_some_tens_of_visits(lengths, rate, settle):
     lengths.observe_rate("p", rate, S)
     assert lengths.settle_ns(1) == settle
