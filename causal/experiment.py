@@ -27,6 +27,8 @@ _REFRESH_S = 0.05
 # The last edge is cut by a tick; ticks that do not come for so long are not coming.
 _PATIENCE_NS = 2_000_000_000
 _LOOK_NS = 500_000_000
+# A pair that would end later than this after the time is up is not begun.
+_OVERTIME_NS = 1_000_000_000
 # A dilation window at a low level could not show much.
 _LEAST_DOSE = 0.5
 
@@ -112,6 +114,9 @@ class Experiments:
             if pair is None:
                 self._plain(_LOOK_NS)
                 continue
+            if self._duration_ns is not None and self._least_ns(pair) > self._left_ns() + _OVERTIME_NS:
+                self._plain(self._left_ns())  # too little for a pair is enough to know the undisturbed rate better
+                continue
             if self._measure_pair(pair):
                 self.pairs += 1
             if self.planner.wants_plain():
@@ -124,7 +129,7 @@ class Experiments:
         for length in (_LOOK_NS, 2 * _LOOK_NS, 4 * _LOOK_NS):
             if self._ended() is None:
                 self._plain(length)
-            if self.lengths.rates and all(self.lengths.rates.values()) and self._recent:
+            if self._recent and all(self.lengths.rates.get(point) for point in self.points):
                 return
 
     def _fit_budget(self) -> None:
@@ -179,13 +184,22 @@ class Experiments:
         floor = self.planner.options.min_window_ns // 2
         return max(min(length_ns, int(self._left_ns() * share)), floor)
 
+    def _stretched(self, arm: Arm, pair: Pair) -> tuple[float, float]:
+        """The level of a window of this arm, and its wall time per effective time."""
+        level = max(pair.level, _LEAST_DOSE) if arm is Arm.DILATION else pair.level
+        return level, stretch(arm, self._cpus.get(pair.region, 1.0), level)
+
+    def _least_ns(self, pair: Pair) -> int:
+        """Wall time a pair takes with the shortest windows."""
+        once = self.lengths.settle_ns(pair.region) + self.planner.options.min_window_ns // 2
+        return int(sum(once * self._stretched(arm, pair)[1] for arm in pair.arms))
+
     def _measure_pair(self, pair: Pair) -> bool:
         name = self.table.region(pair.region).name
         readings: dict[Arm, WindowReading] = {}
         for arm in pair.arms:
             self._report(f"{name} {pair.level:.0%} {ARM_NAMES[arm]}")
-            level = max(pair.level, _LEAST_DOSE) if arm is Arm.DILATION else pair.level
-            factor = stretch(arm, self._cpus.get(pair.region, 1.0), level)
+            level, factor = self._stretched(arm, pair)
             settle_ns = int(self.lengths.settle_ns(pair.region) * factor)
             length_ns = self._within_budget(int(self.lengths.window_ns() * factor), 1 / len(pair.arms))
             # The placebo keeps the same clock, so that the same threads are signalled.
