@@ -32,7 +32,7 @@ def predict(record, workloads):
 
 
 def test_the_longer_side_of_a_barrier(predict):
-    recording = predict("barrier", 8000, 6000, only=["work_a", "work_b"], seconds=15)
+    recording = predict("barrier", 8000, 6000, only=["work_a", "work_b"], seconds=24)
     # The truth is 25 % and nothing.
     assert recording.gain("work_a") > 0.1
     assert recording.gain("work_b") < 0.12
@@ -40,14 +40,14 @@ def test_the_longer_side_of_a_barrier(predict):
 
 
 def test_the_slow_stage_of_a_pipeline(predict):
-    recording = predict("pipeline", 4000, 8000, only=["stage_slow", "stage_fast"], seconds=15)
+    recording = predict("pipeline", 4000, 8000, only=["stage_slow", "stage_fast"], seconds=24)
     # The truth is 50 % and nothing.
     assert recording.gain("stage_slow") > 0.25
     assert recording.gain("stage_slow") > recording.gain("stage_fast") + 0.15
 
 
 def test_a_turn_between_threads(predict, causal_bpf):
-    recording = predict("pingpong", only=["ping_work"], seconds=9)
+    recording = predict("pingpong", only=["ping_work"], seconds=14)
     assert 0.3 < recording.gain("ping_work") < 0.7  # the truth is 50 %
     finished = causal_bpf("report", recording.path, "--json")
     assert finished.code == 0 and finished.err == ""
@@ -61,18 +61,18 @@ def test_a_turn_between_threads(predict, causal_bpf):
 
 
 def test_a_turn_between_processes(predict):
-    recording = predict("pingpong", "--processes", only=["ping_work"], seconds=9)
+    recording = predict("pingpong", "--processes", only=["ping_work"], seconds=14)
     assert 0.3 < recording.gain("ping_work") < 0.7  # the truth is 50 %
     assert recording.losses["processes_lost"] == 0
 
 
 def test_more_threads_than_cores(predict):
-    recording = predict("oversub", only=["work_a"], seconds=9)
+    recording = predict("oversub", only=["work_a"], seconds=14)
     assert 0.3 < recording.gain("work_a") < 0.8  # the truth is 55 %
 
 
 def test_forked_workers(predict):
-    recording = predict("forker", only=["work_a"], seconds=9)
+    recording = predict("forker", only=["work_a"], seconds=14)
     assert 0.3 < recording.gain("work_a") < 0.8  # the truth is 55 %
     # The parent does nothing: both the samples and the visits are those of the children.
     assert recording.share("work_a") > 0.35
@@ -80,7 +80,7 @@ def test_forked_workers(predict):
 
 
 def test_a_deadline_is_not_worth_optimising(predict):
-    recording = predict("deadline", 10000, 5000, only=["work_a"], seconds=13)
+    recording = predict("deadline", 10000, 5000, only=["work_a"], seconds=21)
     result = recording.result("work_a")
     assert result.pairs >= 3
     assert result.verdict is not Verdict.OPTIMISE
