@@ -45,7 +45,7 @@ class Peer(enum.Enum):
 class Rules:
     """Variants of the rules. Times in ns."""
 
-    keep_credit: bool = False  # rule 4: may a wakeup leave a negative debt?
+    keep_credit: bool = True  # rules 4 and 8: may a wait leave a negative debt, the overshoot of a pause?
     frozen: bool = False  # rule 4: v stands still during a wait, even when G grows faster than time passes
     core_clock: CoreClock = CoreClock.OWES
     core_latest: bool = True  # a core's clock never goes back; else it is that of the last thread that left

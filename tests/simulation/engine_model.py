@@ -17,6 +17,7 @@ from tests.simulation import clock_rules as rules_of
 from tests.simulation.clock_rules import Clock, PeerClock, Rules
 from tests.simulation.machine import Core, Machine, Observer, Thread
 
+_REDRAW_NS = 50_000_000
 _SLICE_NS = 5_000_000  # of a pause, as in bpf/stub/stub.c
 
 
@@ -36,7 +37,7 @@ class Sampler(enum.Enum):
 class Weight(enum.Enum):
     """How much running time a sample stands for."""
 
-    RAN = "ran"  # all that the target ran on that core since the last sample
+    RAN = "ran"  # all that the target ran on that core since the last sample, at most `most_periods`
     PERIOD = "period"
     UNPAUSED = "unpaused"  # the period less the part of it that the sampled thread was in a pause
     UNPAUSED_CORE = "unpaused core"  # the period less the part of it that the core idled through a pause
@@ -44,12 +45,17 @@ class Weight(enum.Enum):
 
 @dataclass(frozen=True)
 class Options:
-    """Times in ns. `skew`: how much longer the period of each further core is, as a fraction."""
+    """Times in ns. `skew`: how much longer the period of each further core is, as a fraction.
+
+    `wander`: each core draws its period anew every 50 ms, so much longer or shorter at most, as a fraction.
+    """
 
     sampler: Sampler = Sampler.TICKS
     weight: Weight = Weight.RAN
     period_ns: int = 1_000_000
     skew: float = 0.0
+    wander: float = 0.0
+    most_periods: int = 4
     threshold_ns: int = 50_000
     slack_ns: int = 20_000
     oversleep_ns: tuple[int, int] = (0, 0)  # how much too long a sleep is, uniform
@@ -146,9 +152,14 @@ class EngineModel(Observer):
 
         self.machine.at(since + left, ring)
 
-    def _tick_at(self, core: Core, time: int, period: int) -> None:
+    def _tick_at(self, core: Core, time: int, usual: int, period: int = 0, redraw: int = 0) -> None:
+        if time >= redraw:
+            wander = self.options.wander
+            period = round(usual * self._rng.uniform(1 - wander, 1 + wander)) if wander else usual
+            redraw = time + _REDRAW_NS
+
         def tick() -> None:
-            self._tick_at(core, time + period, period)
+            self._tick_at(core, time + period, usual, period, redraw)
             self._sample(core, period)
 
         self.machine.at(time, tick)
@@ -188,7 +199,7 @@ class EngineModel(Observer):
 
     def _weight(self, thread: Thread, period: int, idled: int, core: Core) -> int:
         if self.options.weight is Weight.RAN:
-            return min(self._ran.pop(core, 0), 4 * period)
+            return min(self._ran.pop(core, 0), self.options.most_periods * period)
         if self.options.weight is Weight.PERIOD:
             return period
         if self.options.weight is Weight.UNPAUSED_CORE:

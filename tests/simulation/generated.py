@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from hypothesis import strategies as st
 
@@ -100,7 +101,7 @@ def _body(number: int, plan: Plan, queues: dict[HandOver, Queue], turnstiles: di
                 case Meet(threads) if number in threads:
                     yield Arrive(turnstiles[step])
                 case Fork(thread, child_span, own_span, region) if thread == number:
-                    child = yield Start(lambda span=child_span, region=region: _child(span, region))
+                    child = yield Start(partial(_child, child_span, region))
                     yield Work(own_span)
                     yield Join(child)
         yield Visit()

@@ -20,9 +20,14 @@ from tests.simulation.programs import US, Program, S
 
 LEVELS = (0.25, 0.5, 0.75)
 # A sleep ends 5 to 60 us late, a signal costs 5 us and a sample 2 us: a machine between bare metal and a nested one.
-REAL = Options(oversleep_ns=(5 * US, 60 * US), signal_ns=5 * US, sample_ns=2 * US, period_ns=997_000, skew=0.003)
-# What the simulator says is better: no time before an idle spell counts for a sample after it, credits survive.
-MENDED = replace(REAL, weight=Weight.UNPAUSED_CORE, rules=Rules(keep_credit=True))
+# The rules as they were when the questions were asked.
+REAL = Options(
+    oversleep_ns=(5 * US, 60 * US), signal_ns=5 * US, sample_ns=2 * US, period_ns=997_000, skew=0.003,
+    rules=Rules(keep_credit=False),
+)  # fmt: skip
+# What the answers suggest: the period wanders, a sample may stand for more, a credit survives a wakeup, and what comes
+# from outside brings only what G grew since the target last sent something there.
+MENDED = replace(REAL, wander=0.1, most_periods=64, rules=Rules(peer=Peer.SINCE_ANY_SEND))
 SPAN = Span(3 * S // 2, S // 5)
 
 
@@ -145,7 +150,7 @@ def question_credit() -> None:
 
 def question_cores() -> None:
     """(b) Core clocks."""
-    variants = {"bpf": REAL, "mended": MENDED}
+    variants = {"before": REAL, "mended": MENDED}
     for core in (CoreClock.NEVER, CoreClock.SCARCE, CoreClock.HANDED_OVER):
         variants[core.value] = with_rules(MENDED, core_clock=core)
     compare([*oversubscribed(), *parallel()[:2], *standard()[:2]], variants)
@@ -155,7 +160,7 @@ def question_entry() -> None:
     """(b) When an oversubscribed thread pauses, and whether it keeps its core."""
     handed = with_rules(MENDED, core_clock=CoreClock.HANDED_OVER)
     compare(oversubscribed(), {
-        "bpf, on entry": replace(REAL, on_entry=True),
+        "before, on entry": replace(REAL, on_entry=True),
         "mended, on entry": replace(MENDED, on_entry=True),
         "mended, hold": replace(MENDED, hold=True),
         "handed, on entry": replace(handed, on_entry=True),
@@ -167,8 +172,8 @@ def question_bursts() -> None:
     """(g) What a sample stands for where the target runs in short bursts: a, then b, then sleep."""
     bursts = [(a, b, 4.0) for a, b in ((0.1, 0.1), (0.5, 0.5), (0.2, 0.8), (0.8, 0.2), (0.2, 4.0), (3.0, 3.0))]
     cases = [Case(workloads.bursts(*burst), region) for burst in bursts for region in "ab"]
-    compare(cases, {"bpf": REAL, **{w.value: replace(REAL, weight=w) for w in (Weight.PERIOD, Weight.UNPAUSED_CORE)}},
-            Span(3 * S, S // 5), 3)  # fmt: skip
+    others = {weight.value: replace(REAL, weight=weight) for weight in (Weight.PERIOD, Weight.UNPAUSED_CORE)}
+    compare(cases, {"before": REAL, **others}, Span(3 * S, S // 5), 3)
 
 
 def question_settle() -> None:
@@ -194,7 +199,37 @@ def question_pool() -> None:
     """(d) Workers that take turns on an outside client."""
     shapes = ((1, 1, False), (2, 1, False), (4, 1, False), (4, 1, True), (4, 2, False), (4, 4, False), (2, 4, False))
     cases = [Case(workloads.pool(workers, clients, lifo=lifo), "work") for workers, clients, lifo in shapes]
+    cases += [Case(workloads.split_server(workers), region) for workers in (1, 3) for region in ("work", "rest")]
     compare(cases, {peer.value: with_rules(MENDED, peer=peer) for peer in Peer})
+
+
+def question_stuck() -> None:
+    """(h) Threads that cannot pause (rule 10)."""
+    cases = [
+        Case(workloads.with_stuck(workloads.ping_pong(), 1), "ping"),
+        Case(workloads.with_stuck(workloads.barrier(6.7, 6.4), 1), "a"),
+        Case(workloads.with_stuck(workloads.barrier(6.7, 3.0), 1), "a"),
+        Case(workloads.with_stuck(workloads.pipeline(), 0), "slow"),
+        Case(workloads.with_stuck(workloads.pipeline(), 1), "fast"),
+        Case(workloads.with_stuck(workloads.lock(3, 4), 1), "critical"),
+        Case(workloads.with_stuck(workloads.independent(threads=4, cores=4), 0), "a"),
+    ]
+    compare(cases, {"before": REAL, "mended": MENDED})
+
+
+def question_outsider() -> None:
+    """(b) Beside a process outside the target that takes a core for 2 ms every 5 ms."""
+    programs = [
+        (workloads.independent(threads=2), "a"), (workloads.independent(threads=4), "a"),
+        (workloads.pipeline(), "slow"), (workloads.barrier(6.7, 3.0), "a"), (workloads.lock(3, 4), "critical"),
+        (workloads.ping_pong(), "ping"), (workloads.ping_pong(cores=1), "ping"),
+    ]  # fmt: skip
+    cases = [Case(workloads.with_outsider(program), region) for program, region in programs]
+    compare(cases, {
+        "before": REAL, "mended": MENDED, "no wait pays": with_rules(MENDED, queue_pays=False),
+        "handed over": with_rules(MENDED, core_clock=CoreClock.HANDED_OVER),
+        "scarce": with_rules(MENDED, core_clock=CoreClock.SCARCE),
+    })  # fmt: skip
 
 
 def question_dilation() -> None:
@@ -202,8 +237,8 @@ def question_dilation() -> None:
     cases = [*standard(), *parallel(), Case(workloads.deadline(), "work"), Case(workloads.pool(1, 1), "work")]
     print("case".ljust(46) + "".join(n.rjust(20) for n in ("truth", "against placebo", "against dilation", "spreads")))
     for case in cases:
-        cells = []
-        spreads = []
+        cells: list[str] = []
+        spreads: list[float] = []
         for baseline in (Arm.PLACEBO, Arm.DILATION):
             answers = [ask(case, level, MENDED, seeds=4, baseline=baseline) for level in LEVELS]
             if not cells:
@@ -218,9 +253,25 @@ def question_lumps() -> None:
     for scale in (1 / 12, 1 / 6, 1 / 3, 2 / 3, 5 / 3):
         print(f"rounds of {6 * scale:.1f} ms")
         compare(standard(scale), {
-            "bpf": REAL, "mended": MENDED,
+            "before": REAL, "mended": MENDED,
             "P = 0.25 ms": replace(MENDED, period_ns=250 * US),
         })  # fmt: skip
+
+
+def question_aliasing() -> None:
+    """(g) Rounds of which about a whole number fits into a period."""
+    cases = [
+        Case(workloads.ping_pong(0.25, 0.25), "ping"), Case(workloads.ping_pong(0.5, 0.5), "ping"),
+        Case(workloads.work_and_sleep(0.25, 0.25), "work"), Case(workloads.work_and_sleep(0.5, 0.5), "work"),
+        Case(workloads.ping_pong(1.0, 1.0), "ping"), Case(workloads.barrier(1.0, 0.5), "a"),
+        Case(workloads.pipeline(0.4, 0.5), "slow"),
+    ]  # fmt: skip
+    unpaused = replace(REAL, weight=Weight.UNPAUSED_CORE)
+    compare(cases, {
+        "before": REAL, "at most 64 periods": replace(REAL, most_periods=64), "unpaused core": unpaused,
+        "before, wander": replace(REAL, wander=0.1), "64, wander": replace(REAL, most_periods=64, wander=0.1),
+        "unpaused, wander": replace(unpaused, wander=0.1),
+    })  # fmt: skip
 
 
 def question_lockstep() -> None:
@@ -232,10 +283,19 @@ def question_lockstep() -> None:
 
 
 QUESTIONS: dict[str, Callable[[], None]] = {
-    "credit": question_credit, "cores": question_cores, "settle": question_settle, "pool": question_pool,
-    "dilation": question_dilation, "lumps": question_lumps, "lockstep": question_lockstep,
-    "entry": question_entry, "bursts": question_bursts,
-}  # fmt: skip
+    "credit": question_credit,
+    "cores": question_cores,
+    "entry": question_entry,
+    "outsider": question_outsider,
+    "settle": question_settle,
+    "pool": question_pool,
+    "dilation": question_dilation,
+    "lumps": question_lumps,
+    "lockstep": question_lockstep,
+    "aliasing": question_aliasing,
+    "bursts": question_bursts,
+    "stuck": question_stuck,
+}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or QUESTIONS:

@@ -10,7 +10,7 @@ import pytest
 from tests.simulation import questions, workloads
 from tests.simulation.clock_rules import Peer
 from tests.simulation.engine_model import Arm
-from tests.simulation.experiment import Span, predicted_gain, true_gain
+from tests.simulation.experiment import Span, predicted_gain, true_gain, virtually
 from tests.simulation.programs import S
 
 SPAN = Span(S, S // 5)
@@ -57,20 +57,40 @@ def test_paced_from_outside(level):
     assert truth == pytest.approx(0, abs=0.2)
     assert found > 8
     _, found = points(workloads.deadline(), "work", level, baseline=Arm.DILATION)
-    assert found == pytest.approx(0, abs=3)
+    assert found == pytest.approx(0, abs=1)
 
 
 @pytest.mark.parametrize(("workers", "clients"), [(2, 1), (4, 1), (4, 2)])
 def test_a_pool_that_takes_turns_on_outside_clients(workers, clients):
     """A request must not be paid for once more by the worker that happens to serve the next one (rule 5)."""
-    known = questions.with_rules(questions.MENDED, peer=Peer.SINCE_SEND)
-    truth, found = points(workloads.pool(workers, clients), "work", 0.5, known)
-    assert found == pytest.approx(truth, abs=4)
-    _, found = points(workloads.pool(workers, clients), "work", 0.5)
+    program = workloads.pool(workers, clients)
+    for peer in (Peer.SINCE_SEND, Peer.SINCE_ANY_SEND):
+        truth, found = points(program, "work", 0.5, questions.with_rules(questions.MENDED, peer=peer))
+        assert found == pytest.approx(truth, abs=4)
+    _, found = points(program, "work", 0.5, questions.with_rules(questions.MENDED, peer=Peer.SINCE_BLOCK))
     assert found < truth - 20
 
 
 def test_a_debt_moves_on_from_a_thread_that_cannot_pause():
     """Pong cannot pause; what it owes goes to ping (rule 10)."""
-    truth, found = points(workloads.ping_pong(pausable=False), "ping", 0.5)
+    truth, found = points(workloads.with_stuck(workloads.ping_pong(), 1), "ping", 0.5)
     assert found == pytest.approx(truth, abs=1)
+
+
+def test_ticks_that_fall_in_step_with_rounds():
+    """About two rounds in a period: what wanders and may stand for more is right, what stays and is capped is not."""
+    program = workloads.ping_pong(0.25, 0.25)
+    truth, found = points(program, "ping", 0.5)
+    assert found == pytest.approx(truth, abs=2)
+
+
+def test_a_long_queue_that_drains_shows_in_the_other_samples_per_visit():
+    """Both halves of such a window agree; but what is taken from a queue is not produced."""
+
+    def others(items, arm):
+        span = Span(S // 2, S // 5, S // 10)
+        window = virtually(workloads.backlog(4.8, 6.0, items), "slow", 0.5, span, questions.MENDED, arm)
+        return window.counts["others_ns"] / len(window.visits)
+
+    assert others(8, Arm.TREATED) / others(8, Arm.PLACEBO) == pytest.approx(1, abs=0.08)
+    assert others(1000, Arm.TREATED) / others(1000, Arm.PLACEBO) < 0.8

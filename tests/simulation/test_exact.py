@@ -25,7 +25,7 @@ QUANTUM = 9_973
 FOREVER = Span(10 * S)
 LEVELS = st.sampled_from([0.1, 0.25, 0.5, 0.75, 0.9, 1.0])
 BUILT = Rules(queue_noise_ns=0)
-PURE = Rules(queue_noise_ns=0, frozen=True, keep_credit=True)
+PURE = Rules(queue_noise_ns=0, frozen=True)
 
 
 def same_visits(plan, arm, level, real_level, rules):

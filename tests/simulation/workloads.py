@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tests.simulation.machine import Body, Machine
 from tests.simulation.programs import (
@@ -108,10 +109,10 @@ def amd(slow: float = 10.0) -> Program:
     return barrier(0.8 * slow, slow, ("fast", "slow"))
 
 
-def ping_pong(ping: float = 3.0, pong: float = 3.0, cores: int = 2, pausable: bool = True) -> Program:
-    """Two threads that take turns over a socket. `pausable`: can the second one pause?"""
+def ping_pong(ping: float = 3.0, pong: float = 3.0, cores: int = 2) -> Program:
+    """Two threads that take turns over a socket."""
 
-    def build(machine: Machine) -> None:
+    def bodies() -> list[Body]:
         there, back = Queue(), Queue()
 
         def first() -> Body:
@@ -127,10 +128,9 @@ def ping_pong(ping: float = 3.0, pong: float = 3.0, cores: int = 2, pausable: bo
                 yield Work(ns(pong), "pong")
                 yield Put(back)
 
-        machine.spawn(first())
-        machine.spawn(second(), pausable=pausable)
+        return [first(), second()]
 
-    return Program(f"ping-pong {ping:.3g}/{pong:.3g}", cores, build)
+    return _program(f"ping-pong {ping:.3g}/{pong:.3g}", cores, bodies)
 
 
 def lock(local: float = 3.0, critical: float = 4.0, threads: int = 2, cores: int = 2, fair: bool = False) -> Program:
@@ -278,3 +278,55 @@ def pool(
             Client(requests, ns(think)).start(machine, ns(1 + i))
 
     return Program(f"pool of {workers} for {clients} clients", max(workers, 2), build)
+
+
+def split_server(workers: int = 1, work: float = 6.0, rest: float = 2.0, think: float = 4.0) -> Program:
+    """One thread receives from an outside client, others work and answer."""
+
+    def build(machine: Machine) -> None:
+        requests, jobs = Queue(), Queue()
+
+        def receiver() -> Body:
+            while True:
+                client = yield Get(requests)
+                yield Work(ns(rest), "rest")
+                yield Put(jobs, client)
+
+        def worker() -> Body:
+            while True:
+                client = yield Get(jobs)
+                yield Work(ns(work), "work")
+                yield Visit()
+                yield Reply(client)
+
+        machine.spawn(receiver())
+        for _ in range(workers):
+            machine.spawn(worker())
+        Client(requests, ns(think)).start(machine, ns(1))
+
+    return Program(f"receiver and {workers} workers", workers + 1, build)
+
+
+def with_stuck(program: Program, number: int) -> Program:
+    """The same, but one thread cannot pause."""
+
+    def build(machine: Machine) -> None:
+        program.build(machine)
+        machine.threads[number].pausable = False
+
+    return replace(program, name=f"{program.name}, {number} stuck", build=build)
+
+
+def with_outsider(program: Program, work: float = 2.0, sleep: float = 3.0) -> Program:
+    """The same, beside a process that is none of ours and takes a core now and then."""
+
+    def build(machine: Machine) -> None:
+        def outsider() -> Body:
+            while True:
+                yield Work(ns(work))
+                yield Sleep(ns(sleep))
+
+        program.build(machine)
+        machine.spawn(outsider(), outside=True)
+
+    return replace(program, name=f"{program.name}, outsider", build=build)
