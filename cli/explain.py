@@ -29,7 +29,10 @@ class ExplainCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Declares the options."""
-        parser.add_argument("traces", metavar="TRACES", type=Path, help="the file of traces (.csv, .jsonl, .parquet)")
+        parser.add_argument(
+            "traces", metavar="TRACES", type=Path,
+            help="a directory that `trace` wrote, or a file (.csv, .jsonl, .parquet)",
+        )  # fmt: skip
         what = parser.add_argument_group("what to explain")
         what.add_argument("--output", metavar="COLUMN", help="the cost: time, peak_memory, faults... (default: time)")
         what.add_argument(
@@ -71,8 +74,9 @@ class ExplainCommand:
             raise UsageError(f"{args.html} exists", "choose another name, or add --force to replace it")
         from causal.drt.model import Options, explain
         from causal.drt.reading import read_traces
+        from causal.tracing.journal import traces_in
 
-        traces = read_traces(args.traces, args.inputs, args.output)
+        traces = read_traces(traces_in(args.traces), args.inputs, args.output)
         options = Options(
             clusters=args.clusters, method=args.method, max_depth=args.max_depth, tree=args.tree,
             max_error=args.max_error, seed=args.seed,
