@@ -34,7 +34,7 @@ MEASURES = ("wall", "cpu")
 # Seconds per call of a probed function whose first instruction is emulated, and single-stepped (measured in a VM).
 CHEAP_CALL_S, STEPPED_CALL_S = 0.6e-6, 17e-6
 # A run with probes may always take this long, however short the run without them.
-_FREE_S = 1.0
+_FREE_S = 0.3
 # When probes are dropped, what stays should have cost less than this share of what all did.
 _KEPT_SHARE = 0.2
 
