@@ -63,8 +63,8 @@ class TraceCommand:
         calls.add_argument("--max-functions", metavar="N", type=positive, default=50_000, help=argparse.SUPPRESS)
         calls.add_argument(
             "--max-slowdown", metavar="X", type=float, default=20.0,
-            help="drop the hottest functions where counting makes a run slower than X times and a second "
-            "(default: %(default)g; 0: never)",
+            help="drop the hottest functions where counting makes a run slower than X times (and the whole counting "
+            "than a minute; default: %(default)g; 0: never)",
         )  # fmt: skip
         parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD {}", help="the program to trace")
         parser.epilog = examples(
