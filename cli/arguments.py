@@ -40,3 +40,12 @@ def positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
+
+
+def share(text: str) -> float:
+    """A share of something: `5%` or `0.05`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)(%?)", text.strip())
+    value = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 5% or 0.05")
+    return value

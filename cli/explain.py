@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from causal.errors import UsageError
-from cli.arguments import positive
+from cli.arguments import positive, share
 from cli.command import examples
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class ExplainCommand:
         how = parser.add_argument_group("how")
         how.add_argument("--clusters", metavar="K", type=positive, help="number of classes (default: chosen)")
         how.add_argument(
-            "--max-error", metavar="E", type=_share,
+            "--max-error", metavar="E", type=share,
             help="take as many classes as bring the typical error below E, as 5%% or 0.05",
         )  # fmt: skip
         how.add_argument(
@@ -125,11 +124,3 @@ def _names(text: str) -> list[str]:
     if not all(names):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of columns such as size,width")
     return names
-
-
-def _share(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)(%?)", text.strip())
-    value = float(match[1]) / (100 if match[2] else 1) if match else 0.0
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an error such as 5% or 0.05")
-    return value
