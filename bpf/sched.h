@@ -4,19 +4,6 @@
 // Waiting for a core shorter than this is the cost of a switch, not a wait.
 #define QUEUE_NOISE_NS 30000
 
-// What remains of a debt after a wait during which G grew: a thread in debt would have paused while it waited anyway.
-static __always_inline s64 after_wait(s64 debt, u64 wait, u64 growth)
-{
-	if (debt > 0 && (s64)(wait - growth) > 0) {
-		u64 paid = wait - growth;
-		if (paid > debt)
-			paid = debt;
-		count(C_WAIT_PAID_NS, paid);
-		debt -= paid;
-	}
-	return debt;
-}
-
 // Rule 4: B waited, and cannot be behind of what woke it.
 static __always_inline void settle_wake(struct thread *b, s64 waker_debt, struct clock *c, u64 now)
 {
@@ -221,6 +208,7 @@ static __always_inline void enter_core(struct thread *b, bool held, bool idle, s
 	}
 	b->queue_ns = 0;
 	b->block_ns = 0;
+	see(b, c, now);
 	set_runnable(b, c);
 }
 
