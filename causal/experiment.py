@@ -67,6 +67,7 @@ class Surroundings:
     interrupted: Callable[[], bool]
     refresh: Callable[[], None]
     throttled: Callable[[], int] = lambda: 0
+    stolen: Callable[[], int] = lambda: 0  # ns of CPU time that the host gave to others, so far
     tune: Callable[[Mapping[str, float]], None] = lambda rates: None  # told once how often points are visited
     observe: Callable[[Status], None] = lambda status: None
     now_ns: Callable[[], int] = time.monotonic_ns
@@ -223,6 +224,7 @@ class Experiments:
 
     def _measure(self, plan: WindowPlan) -> WindowReading | None:
         """Run one window to its end; None when the target or the user ended it."""
+        stolen_ns = self.world.stolen()
         end_ns = self.kernel.begin(plan)
         while (reading := self.kernel.poll()) is None:
             if self.world.interrupted() or not self.world.alive() or self.world.now_ns() > end_ns + _PATIENCE_NS:
@@ -232,7 +234,7 @@ class Experiments:
             self.world.sleep(min(_REFRESH_S, max(left_s, 0.002)))
             self.world.refresh()
         self._update_shares()
-        return reading
+        return replace(reading, counters={**reading.counters, "steal_ns": self.world.stolen() - stolen_ns})
 
     def _learn(self, arm: Arm, pair: Pair, reading: WindowReading) -> None:
         if arm is Arm.PLACEBO:
@@ -350,6 +352,7 @@ def audit(counters: Mapping[str, int]) -> dict[str, Any]:
         "blocked_mask": "blocked_mask", "small_stack": "small_stack", "forbidden": "forbidden",
         "wakes_target": "wakes_target", "wakes_outside": "wakes_outside", "core_debts": "core_debts",
         "idle_ns": "idle_ns", "idle_paid_ns": "idle_paid_ns", "others_ns": "others_ns", "ahead_ns": "ahead_ns",
+        "outside_ns": "outside_ns", "steal_ns": "steal_ns",
         "spins": "spins", "answered_ns": "answered_ns", "wakes_peer": "wakes_peer",
         "selected": "exempted_samples",
     }  # fmt: skip

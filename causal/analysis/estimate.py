@@ -10,6 +10,7 @@ import numpy as np
 
 from causal.analysis.curve import fit_curve
 from causal.analysis.diagnosis import diagnose, measure_overhead
+from causal.analysis.disturbance import mark_disturbed
 from causal.analysis.multiple import benjamini_hochberg
 from causal.analysis.pairs import PairData, collect_pairs, usable, visits_of
 from causal.analysis.per_visit import compare_per_visit
@@ -44,6 +45,7 @@ class _Evidence:
 
 def estimate(profile: Profile) -> Analysis:
     """Analyses a profile; see `causal.analysis.analyse`."""
+    profile = replace(profile, windows=mark_disturbed(profile.windows))
     windows = usable(profile.windows)
     names = point_names(profile)
     evidence = [item for point in names for item in _gather(profile.windows, point)]
