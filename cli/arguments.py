@@ -43,6 +43,14 @@ def positive(text: str) -> int:
 
 
 def share(text: str) -> float:
+    """A share of the whole in percent: `10` or `2.5%`, from 0.5 to 50, as a fraction."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%?", text.strip())
+    if not match or not 0.5 <= float(match[1]) <= 50:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage between 0.5 and 50")
+    return float(match[1]) / 100
+
+
+def fraction(text: str) -> float:
     """A share of something: `5%` or `0.05`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)(%?)", text.strip())
     value = float(match[1]) / (100 if match[2] else 1) if match else 0.0

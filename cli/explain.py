@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from causal.errors import UsageError
-from cli.arguments import positive, share
+from cli.arguments import fraction, positive
 from cli.command import examples
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class ExplainCommand:
         how = parser.add_argument_group("how")
         how.add_argument("--clusters", metavar="K", type=positive, help="number of classes (default: chosen)")
         how.add_argument(
-            "--max-error", metavar="E", type=share,
+            "--max-error", metavar="E", type=fraction,
             help="take as many classes as bring the typical error below E, as 5%% or 0.05",
         )  # fmt: skip
         how.add_argument(

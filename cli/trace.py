@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from causal.errors import UsageError
-from cli.arguments import duration, positive, share
+from cli.arguments import duration, fraction, positive
 from cli.command import examples
 from cli.interruption import orderly_interruption
 
@@ -91,7 +91,7 @@ class TraceCommand:
         )  # fmt: skip
         live.add_argument("--requests", metavar="N", type=positive, help="stop after so many")
         live.add_argument(
-            "--max-overhead", metavar="X", type=share, default=0.1,
+            "--max-overhead", metavar="X", type=fraction, default=0.1,
             help="share of a CPU that counting may cost; the hottest functions are dropped (default: 10%%)",
         )  # fmt: skip
         parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD {}", help="the program to trace")

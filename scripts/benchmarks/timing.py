@@ -120,7 +120,9 @@ def run(subject: Subject, wrapper: Sequence[str], *limit: str) -> Timing:
 def _run_program(command: Sequence[str]) -> Timing:
     started = time.monotonic()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=LONGEST_S)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, timeout=LONGEST_S
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise TimingFailed(str(error)) from error
     if done.returncode != 0:
