@@ -121,6 +121,8 @@ class RequestTracer:
             probes.detach()
             probes.poll(0)
             counters = probes.counters()
+        if options.requests is not None:
+            del self._collected.traces[options.requests :]
         if not self._collected.traces:
             raise self._nothing(counters, reason)
         options.output.mkdir(parents=True, exist_ok=True)
@@ -168,7 +170,6 @@ class RequestTracer:
             self._show(Status(f"{len(self._collected.traces):,} requests", options.dry_run_s + elapsed, total))
             probes.poll(_POLL_MS)
             if options.requests is not None and len(self._collected.traces) >= options.requests:
-                del self._collected.traces[options.requests :]
                 return "requests"
             if self._interrupted():
                 return "interrupt"

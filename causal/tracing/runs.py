@@ -33,8 +33,8 @@ from causal.tracing.probes import CallCounts
 MEASURES = ("wall", "cpu")
 # Seconds per call of a probed function whose first instruction is emulated, and single-stepped (measured in a VM).
 CHEAP_CALL_S, STEPPED_CALL_S = 0.6e-6, 17e-6
-# Runs with probes may always take this long in all, shared out among the inputs, and never less each than this.
-_FREE_TOTAL_S, _FREE_S = 60.0, 0.3
+# Runs with probes may always take this long in all, shared out among the inputs, within these bounds for each.
+_FREE_TOTAL_S, _LEAST_FREE_S, _MOST_FREE_S = 60.0, 0.3, 2.0
 # When probes are dropped, what stays should have cost less than this share of what all did.
 _KEPT_SHARE = 0.2
 
@@ -199,7 +199,7 @@ class RunTracer:
     def _count_one(self, counts: CallCounts, run_input: RunInput) -> bool:
         """Count one input; False when it has to be done again, because hot probes had to be taken away."""
         plain_s = (self._journal.run(run_input.id).warm_ns or 0) / 1e9
-        free_s = max(_FREE_TOTAL_S / len(self._inputs), _FREE_S)
+        free_s = min(max(_FREE_TOTAL_S / len(self._inputs), _LEAST_FREE_S), _MOST_FREE_S)
         allowed_s = max(free_s, self._options.max_slowdown * plain_s)
         hot: dict[str, float] = {}
 

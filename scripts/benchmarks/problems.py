@@ -26,13 +26,12 @@ D50 = bytes.fromhex("0000f6d600010000 0000d32d")
 
 
 def make_regex(directory: Path) -> list[str]:
-    """Lines of three kinds: words, blanks up to the end, blanks and then a letter."""
+    """Lines of two kinds: words with single blanks between them, and blanks with a letter behind them."""
     rng = random.Random(1)
     rows = ["file,length"]
     for length in range(400, 8400, 400):
         kinds = {
             "words": "".join(rng.choice("abcdefg ") for _ in range(length - 1)) + "x",
-            "blanks": " " * length,
             "blanks-x": " " * (length - 1) + "x",
         }
         for kind, text in kinds.items():
@@ -100,9 +99,6 @@ def _profile(size: int, rng: random.Random) -> bytes:
     return (header + table + bytes(rng.getrandbits(4) for _ in range(size)))[:size]
 
 
-# The criterion that chooses the number of classes does not find a class that grows with the square beside one that
-# does not grow at all.
-FIXED = {"regex": ["--clusters", "2"]}
 PROBLEMS: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
     "regex": ("jq: a pattern that backtracks", make_regex),
     "index": ("SQLite: with and without an index", make_index),
@@ -110,7 +106,7 @@ PROBLEMS: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
 }
 
 
-def explain(make: Callable[[Path], list[str]], repeat: int, classes: list[str]) -> str:
+def explain(make: Callable[[Path], list[str]], repeat: int) -> str:
     """Make the inputs, trace, explain; what the two commands print."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -119,11 +115,11 @@ def explain(make: Callable[[Path], list[str]], repeat: int, classes: list[str]) 
                  "runs.csv", "--", *command]  # fmt: skip
         shown = [Path(command[0]).name, *command[1:]]
         text = f"$ causal-bpf trace -o traces --measure cpu --inputs runs.csv -- {' '.join(shown)}\n"
-        for words in (trace, [CAUSAL_BPF, "explain", "traces", *classes]):
+        for words in (trace, [CAUSAL_BPF, "explain", "traces"]):
             done = subprocess.run(words, cwd=directory, capture_output=True, text=True, timeout=600)
             text += done.stdout + done.stderr
             if "explain" not in words:
-                text += f"$ {' '.join(['causal-bpf explain traces', *classes])}\n"
+                text += "$ causal-bpf explain traces\n"
         return text
 
 
@@ -139,7 +135,7 @@ def main(arguments: list[str]) -> int:
     for name in options.only or PROBLEMS:
         title, make = PROBLEMS[name]
         print(
-            f"## {title}\n\n    " + explain(make, options.repeat, FIXED.get(name, [])).strip().replace("\n", "\n    "),
+            f"## {title}\n\n    " + explain(make, options.repeat).strip().replace("\n", "\n    "),
             "\n",
             flush=True,
         )
