@@ -78,12 +78,14 @@ def check_explanation(causal_bpf, out, traces):
     assert any("1 run with exit code 7" in message for message in found["messages"])
 
 
-@pytest.mark.parametrize("mode", ["fork", "threads"])
-def test_children_and_threads_count(causal_bpf, programs, files, tmp_path, mode):
+def test_children_and_threads_count(causal_bpf, programs, files, tmp_path):
+    rows = [f"{files}/{n:02},{mode}" for n in range(1, 7) for mode in ("fork", "threads")]
+    (tmp_path / "runs.csv").write_text("file,mode\n" + "\n".join(rows) + "\n")
     out = tmp_path / "traces"
-    words = ("trace", "-o", out, "--inputs", f"{files}/0*", "--repeat", 1, "--", programs / "calls", "{}", mode)
-    assert causal_bpf(*words).code == 0
-    assert [trace["calls"]["step"] for trace in traces_of(out).values()] == [2 * n for n in range(1, 10)]
+    words = ("trace", "-o", out, "--inputs", tmp_path / "runs.csv", "--repeat", 1)
+    assert causal_bpf(*words, "--", programs / "calls", "{}", "{mode}").code == 0
+    traces = [json.loads(line) for line in (out / "traces.jsonl").read_text().splitlines()]
+    assert [trace["calls"]["step"] for trace in traces] == [2 * n for n in range(1, 7) for _ in range(2)]
 
 
 def test_a_probe_that_is_too_hot_is_dropped_and_named(causal_bpf, programs, files, tmp_path):
