@@ -58,9 +58,7 @@ class RunCommand:
         how = parser.add_argument_group("how long and how")
         how.add_argument("--duration", type=duration, metavar="T", help="stop after T (30s, 2m); default: when it ends")
         how.add_argument("--seed", type=int, help="make the choice of experiments repeatable")
-        how.add_argument(
-            "--period", type=duration, metavar="T", help="sampling period (default: by its cost)"
-        )
+        how.add_argument("--period", type=duration, metavar="T", help="sampling period (default: by its cost)")
         how.add_argument("--max-pause", type=duration, default=0.2, metavar="T", help="longest pause (default: 200ms)")
         how.add_argument("--max-threads", type=positive, default=16384, metavar="N", help=argparse.SUPPRESS)
         how.add_argument("--max-ranges", type=positive, default=524288, metavar="N", help=argparse.SUPPRESS)

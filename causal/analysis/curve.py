@@ -94,28 +94,34 @@ def _slope_interval(plausible: list[Curve], chosen: _Fit) -> tuple[float, float]
 
 
 def _fit_variance(effects: LevelEffects) -> Floats:
-    # A pair that happened to fit perfectly must not decide the curve.
-    floor = 1e-3 * max(float(np.mean(effects.variance)), 1e-12)
-    return np.maximum(effects.variance, floor)
+    # A pair that happened to fit perfectly must not decide the curve. What the levels share is no noise between them.
+    own = effects.variance - effects.shared
+    return np.maximum(own, 1e-3 * max(float(np.mean(own)), 1e-12))
 
 
 def _fit_slope(effects: LevelEffects, knee: float) -> _Fit:
-    # Gauss-Newton for the one parameter that is left when the knee is fixed.
+    # Gauss-Newton for the one parameter that is left when the knee is fixed. With a shared error the levels are
+    # correlated; the inverse of such a covariance matrix is known (Sherman & Morrison, 1950).
     weight, reach = 1.0 / _fit_variance(effects), np.minimum(effects.level, knee)
+    common = effects.shared / (1.0 + effects.shared * float(np.sum(weight)))
+
+    def product(a: Floats, b: Floats) -> float:
+        return float(np.sum(weight * a * b) - common * np.sum(weight * a) * np.sum(weight * b))
+
     limit = _MAX_GAIN / float(reach.max())
     gains = -np.expm1(-effects.log_ratio)
-    slope = float(np.clip(np.sum(weight * gains * reach) / np.sum(weight * reach**2), -10.0 * limit, limit))
+    slope = float(np.clip(product(gains, reach) / product(reach, reach), -10.0 * limit, limit))
     for _ in range(_STEPS):
         left = 1.0 - slope * reach
         gradient = reach / left
         residual = effects.log_ratio + np.log(left)
-        step = float(np.sum(weight * gradient * residual) / np.sum(weight * gradient**2))
+        step = product(gradient, residual) / product(gradient, gradient)
         # Never more than halfway to the pole at which the program takes no time.
         new_slope = min(slope + step, (slope + limit) / 2)
         if abs(new_slope - slope) < 1e-10:
             break
         slope = new_slope
     left = 1.0 - slope * reach
-    error = float(1.0 / np.sqrt(np.sum(weight * (reach / left) ** 2)))
-    misfit = float(np.sum(weight * (effects.log_ratio + np.log(left)) ** 2))
-    return _Fit(knee, slope, error, misfit)
+    error = product(reach / left, reach / left) ** -0.5
+    residual = effects.log_ratio + np.log(left)
+    return _Fit(knee, slope, error, product(residual, residual))

@@ -103,8 +103,9 @@ def _judge_all(
     # One family: the user reads them all in one table, at whatever progress point.
     p_values = benjamini_hochberg([None if fit is None else fit.p_value for fit in fits])
     results = []
+    plain = [window for window in windows if window.arm == "plain"]
     for item, fit, p_value, check, error in zip(evidence, fits, p_values, checks, systematic, strict=True):
-        results.append(_result(profile, windows, item, fit, p_value, check is not None and check.is_pace, error))
+        results.append(_result(profile, plain, item, fit, p_value, check is not None and check.is_pace, error))
     return results
 
 
@@ -184,7 +185,7 @@ def _systematic(item: _Evidence, check: _Check | None) -> float:
 
 def _result(
     profile: Profile,
-    windows: Sequence[Window],
+    plain: Sequence[Window],
     item: _Evidence,
     fit: CurveFit | None,
     p_value: float | None,
@@ -197,7 +198,7 @@ def _result(
         region=item.region,
         unit=_unit(profile, item.region),
         progress_point=item.point,
-        baseline_rate=_baseline_rate(windows, item),
+        baseline_rate=_baseline_rate(plain, item),
         cpu_share=cpu_share(profile, item.region),
         points=points,
         verdict=verdict,
@@ -261,11 +262,11 @@ def _unit(profile: Profile, name: str) -> str:
     return str(profile.header.options.get("unit") or "unknown")
 
 
-def _baseline_rate(windows: Sequence[Window], item: _Evidence) -> float | None:
+def _baseline_rate(plain: Sequence[Window], item: _Evidence) -> float | None:
     # Visits per second of the undisturbed program where that was measured, else of its placebo windows.
-    plain = _rate([window for window in windows if window.arm == "plain"], item.point, _MIN_PLAIN_VISITS)
-    if plain is not None:
-        return plain
+    undisturbed = _rate(plain, item.point, _MIN_PLAIN_VISITS)
+    if undisturbed is not None:
+        return undisturbed
     return _rate([window for window in item.windows if window.arm == "placebo"], item.point, 1)
 
 
