@@ -78,18 +78,11 @@ def read_profiles(paths: Sequence[str]) -> Profile:
 
 def print_report(profile: Profile, file: TextIO | None = None) -> None:
     """Prints the table and the diagnosis, in colour only on a terminal; to stdout by default."""
-    from rich.console import Console
-
     from causal.analysis import analyse
     from causal.report.table import TableReporter
+    from cli.terminal import terminal
 
-    class Terminal(Console):
-        def on_broken_pipe(self) -> None:
-            # rich would end the process here with exit code 1; what `| head` means is for the caller to say.
-            raise
-
-    console = Terminal(file=file, markup=False, emoji=False, highlight=False)
-    TableReporter(console).render(analyse(profile))
+    TableReporter(terminal(file)).render(analyse(profile))
 
 
 def print_json(profile: Profile, file: TextIO) -> None:

@@ -53,7 +53,7 @@ class TableReporter:
     def _render_point(self, point: str, results: Sequence[RegionResult]) -> None:
         rate = next((result.baseline_rate for result in results if result.baseline_rate is not None), None)
         title = f"Progress point {self._name(point)}"
-        self._line(title if rate is None else f"{title}: {_rate(rate)} visits/s", style="bold")
+        self._line(title if rate is None else f"{title}: {rate_text(rate)} visits/s", style="bold")
         gains = [p.program_speedup for r in results for p in r.points if p.program_speedup is not None]
         scale = max([_MIN_SCALE, *gains])
         if self._width < _NARROW:
@@ -111,7 +111,7 @@ class TableReporter:
 
     def _gain(self, gain: Gain | None) -> Text:
         if gain is None or gain.margin > _MEANINGLESS:
-            return Text("-" if self._ascii else "\N{EN DASH}", style="dim")
+            return Text("~", style="dim")
         half = gain.margin * 100
         points = gain.gain * 100
         digits = 0 if abs(points) >= 99.5 or half >= 9.5 else 1
@@ -178,7 +178,8 @@ def _verdict(result: RegionResult) -> Text:
     return Text(text, style=style)
 
 
-def _rate(rate: float) -> str:
+def rate_text(rate: float) -> str:
+    """Visits per second with as many digits as mean something."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
