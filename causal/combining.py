@@ -49,6 +49,7 @@ def combine(profiles: Sequence[Profile]) -> Profile:
         end=_end([profile.end for profile in profiles]),
         truncated=any(profile.truncated for profile in profiles),
         path=first.path,
+        settled={region: rule for profile in profiles for region, rule in profile.settled.items()},
     )
 
 

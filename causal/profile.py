@@ -24,12 +24,11 @@ FORMAT_VERSION = 1
 
 Arm = Literal["treated", "placebo", "dilation", "plain"]
 ARMS: tuple[Arm, ...] = ("treated", "placebo", "dilation", "plain")
-# The pair of a window that belongs to none: COZ compares experiments with all baselines of their region.
-UNPAIRED = -1
+UNPAIRED = -1  # the pair of a window that belongs to none, as COZ's
 
 # A record is a few kilobytes. A first line longer than this is some other kind of file: do not read it into memory.
 _LONGEST_LINE = 16 * 1024 * 1024
-# What is written for COZ's viewer alone; half of the lines of a long profile need not be parsed.
+# Written for COZ's viewer alone: half of the lines of a long profile.
 _COZ_ONLY = b'{"type":"throughput-point"'
 
 
@@ -125,7 +124,7 @@ class End:
 @dataclass(frozen=True, slots=True)
 class Profile:
     """A whole profile in memory. `samples` maps regions to their samples over the run; `truncated` says that the
-    last record was cut off. `path` is where it was read from, empty when it was not."""
+    last record was cut off. `path` is where it was read from, or empty; `settled` has the rule by region left early."""
 
     header: Header
     regions: tuple[Region, ...] = ()
@@ -136,6 +135,7 @@ class Profile:
     end: End | None = None
     truncated: bool = False
     path: str = ""
+    settled: Mapping[str, str] = field(default_factory=dict)
 
 
 class ProfileWriter:
@@ -204,6 +204,10 @@ class ProfileWriter:
             self._write({"type": "experiment"} | _window_record(window), *coz_points)
         else:
             self._write({"type": "window"} | _window_record(window))
+
+    def settled(self, region: str, rule: str) -> None:
+        """Records by which rule of `causal.race` a region had enough experiments."""
+        self._write({"type": "settled", "region": region, "rule": rule})
 
     def runtime(self, time_ns: int) -> None:
         """Records how long profiling lasted."""
@@ -295,6 +299,7 @@ class ProfileReader:
         self._windows: list[Window] = []
         self._samples: dict[str, int] = {}
         self._times: dict[str, int] = {}
+        self._settled: dict[str, str] = {}
         self._end: End | None = None
 
     def read(self) -> Profile:
@@ -315,6 +320,7 @@ class ProfileReader:
             end=self._end,
             truncated=self._truncated,
             path=self._name,
+            settled=self._settled,
         )
 
     def _read_header(self) -> Header:
@@ -366,6 +372,8 @@ class ProfileReader:
             self._samples[location] = self._samples.get(location, 0) + int(record["count"])
         elif kind in ("startup", "runtime"):
             self._times[kind] = int(record["time"])
+        elif kind == "settled":
+            self._settled[str(record["region"])] = str(record["rule"])
         elif kind == "end":
             self._end = _end(record)
         elif kind == FORMAT_NAME:

@@ -10,6 +10,7 @@ from scipy import stats
 from causal.analysis.pairs import Floats
 from causal.analysis.rates import LevelEffects
 from causal.analysis.results import Curve, CurveFit
+from causal.race import sequence_factor, sequence_p_value
 
 # The knee is searched in steps of one point.
 _KNEES = np.arange(0.05, 1.0, 0.01)
@@ -29,13 +30,14 @@ class _Fit:
     misfit: float
 
 
-def fit_curve(effects: LevelEffects, systematic: float = 0.0) -> CurveFit:
+def fit_curve(effects: LevelEffects, systematic: float = 0.0, sequential: bool = False) -> CurveFit:
     """Fits gain(s) = slope * min(s, knee) to the levels by weighted least squares.
 
     The fit is made to log rate ratios, -log(1 - gain): there the error of a level hardly depends on its estimate. On
     the scale of gains it does, and weights that follow the noise bias the slope. The knee is taken only when it
     improves the fit significantly, with a level at or below it and two at or beyond it. `systematic` is an error of the
-    slope that does not shrink with the number of pairs, on the scale of a 95 % interval's half-width.
+    slope that does not shrink with the number of pairs, on the scale of a 95 % interval's half-width. `sequential`
+    makes interval and p-value hold at all times together, for pairs that went on until there was an effect.
     """
     line = _fit_slope(effects, 1.0)
     bent = [_fit_slope(effects, knee) for knee in _candidate_knees(effects.level)]
@@ -50,13 +52,17 @@ def fit_curve(effects: LevelEffects, systematic: float = 0.0) -> CurveFit:
     noise = max(1.0, chosen.misfit / max(1, levels - parameters))
     # Levels that vary about the curve as expected are themselves replicates.
     df = min(float(np.sum(effects.pairs)), effects.dispersion_df + levels) - parameters
-    quantile = float(stats.t.ppf(0.975, max(float(np.max(effects.df)), df)))
+    df = max(float(np.max(effects.df)), df)
+    pairs = float(np.sum(effects.pairs))
+    quantile = float(stats.t.ppf(0.975, df)) * (sequence_factor(pairs) if sequential else 1.0)
     plausible = [
         replace(curve, half_width=float(np.hypot(curve.half_width, systematic)))
         for curve in _plausible([line, *bent], chosen, noise, quantile)
     ]
     error = np.hypot(line.error * np.sqrt(max(1.0, line.misfit / max(1, levels - 1))), systematic / quantile)
-    p_value = float(2 * stats.t.sf(abs(line.slope) / error, max(float(np.max(effects.df)), df)))
+    p_value = float(2 * stats.t.sf(abs(line.slope) / error, df))
+    if sequential:
+        p_value = sequence_p_value(float(stats.norm.isf(max(p_value, 1e-300) / 2)), pairs)
     return CurveFit(
         slope=chosen.slope,
         ci=_slope_interval(plausible, chosen),

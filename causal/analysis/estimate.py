@@ -14,8 +14,9 @@ from causal.analysis.multiple import benjamini_hochberg
 from causal.analysis.pairs import PairData, collect_pairs, usable, visits_of
 from causal.analysis.rates import MIN_PAIRS, LevelEffects, level_effects, pooled_gain
 from causal.analysis.results import Analysis, CurveFit, Gain, PointResult, RegionResult, Verdict
-from causal.analysis.verdict import SIGNIFICANT, is_paced, judge
+from causal.analysis.verdict import is_paced, judge
 from causal.profile import Profile, Window
+from causal.race import sequence_factor
 
 # As COZ: with fewer levels than this, the one at 0 included, a slope says too little to be shown.
 _MIN_LEVELS_FOR_SLOPE = 5
@@ -23,6 +24,8 @@ _RANKED_AT = 0.25
 # What predictions are off by on programs with known answers (the mean in `scripts/bench accuracy`), as a gain at a
 # virtual speedup of 100 %: no interval may claim to know better.
 _METHOD_ERROR = 0.015
+# A program that is paced shows it beyond doubt. At 5 % one run in twenty would lose its numbers to chance.
+_PACE_P_VALUE = 0.01
 # Plain windows give the baseline rate only when they saw more than a few visits.
 _MIN_PLAIN_VISITS = 5
 
@@ -39,19 +42,23 @@ class _Evidence:
     treated: Gain | None
     dilation: Gain | None
     dilation_p: float | None
+    # Experiments ended when there was an effect: intervals must hold at all times together.
+    sequential: bool
 
 
 def estimate(profile: Profile) -> Analysis:
     """Analyses a profile; see `causal.analysis.analyse`."""
     windows = usable(profile.windows)
     names = point_names(profile)
-    evidence = [item for point in names for item in _gather(profile.windows, point)]
-    overall = {}
+    evidence = [item for point in names for item in _gather(profile, point)]
+    overall, certain = {}, {}
     for point in names:
         pooled = pooled_gain([item.dilation_pairs for item in evidence if item.point == point])
         if pooled is not None:
-            overall[point] = pooled[0]
-    results = _judge_all(profile, windows, evidence, overall)
+            overall[point], p_value = pooled
+            if p_value < _PACE_P_VALUE:
+                certain[point] = pooled[0]
+    results = _judge_all(profile, windows, evidence, certain)
     return Analysis(
         path=profile.path,
         command=profile.header.command,
@@ -70,10 +77,10 @@ def point_names(profile: Profile) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _gather(windows: Sequence[Window], point: str) -> list[_Evidence]:
+def _gather(profile: Profile, point: str) -> list[_Evidence]:
     # A region whose windows are all void was tried too: it stays, without a number.
     by_region: dict[str, list[Window]] = {}
-    for window in windows:
+    for window in profile.windows:
         if window.arm != "plain":
             by_region.setdefault(window.region, []).append(window)
     found = []
@@ -86,7 +93,18 @@ def _gather(windows: Sequence[Window], point: str) -> list[_Evidence]:
         effects = level_effects(pairs)
         treated = pooled_gain([pairs])
         found.append(
-            _Evidence(region, point, tuple(own), pairs, dilation_pairs, effects, treated and treated[0], gain, p_value)
+            _Evidence(
+                region,
+                point,
+                tuple(own),
+                pairs,
+                dilation_pairs,
+                effects,
+                treated and treated[0],
+                gain,
+                p_value,
+                sequential=profile.settled.get(region) == "effect",
+            )
         )
     return found
 
@@ -97,7 +115,7 @@ def _judge_all(
     checks = _checks(evidence, overall)
     systematic = [_systematic(item, check) for item, check in zip(evidence, checks, strict=True)]
     fits = [
-        None if item.effects is None else fit_curve(item.effects, error)
+        None if item.effects is None else fit_curve(item.effects, error, item.sequential)
         for item, error in zip(evidence, systematic, strict=True)
     ]
     # One family: the user reads them all in one table, at whatever progress point.
@@ -127,9 +145,9 @@ def _checks(evidence: Sequence[_Evidence], overall: dict[str, Gain]) -> list[_Ch
     checks: list[_Check | None] = []
     for item, p_value in zip(evidence, adjusted, strict=True):
         everywhere = overall.get(item.point)
-        if item.dilation is not None and p_value is not None and p_value < SIGNIFICANT:
+        if item.dilation is not None and p_value is not None and p_value < _PACE_P_VALUE:
             checks.append(_check([item], item.dilation))
-        elif everywhere is None or _contains(everywhere, 0.0):
+        elif everywhere is None:
             checks.append(None)
         elif item.dilation is None or _contains(item.dilation, everywhere.gain):
             checks.append(whole[item.point])
@@ -227,7 +245,8 @@ def _points(item: _Evidence, systematic: float, withheld: bool) -> tuple[PointRe
         index = estimated.get(float(level))
         gain = None
         if item.effects is not None and index is not None:
-            gain = _widened(item.effects.gain(index), systematic * float(level))
+            widening = sequence_factor(float(item.effects.pairs[index])) if item.sequential else 1.0
+            gain = _widened(item.effects.gain(index, widening=widening), systematic * float(level))
         points.append(_point(float(level), gain, withheld, len(at_level), visits))
     return tuple(points)
 

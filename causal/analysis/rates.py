@@ -47,9 +47,12 @@ class LevelEffects:
     dispersion_df: float
     shared: float = 0.0
 
-    def gain(self, index: int, confidence: float = 0.95) -> Gain:
-        """The reduction of the time per visit at one level: 1 - exp(-log ratio), with its interval."""
-        half = stats.t.ppf(0.5 + confidence / 2, self.df[index]) * np.sqrt(self.variance[index])
+    def gain(self, index: int, confidence: float = 0.95, widening: float = 1.0) -> Gain:
+        """The reduction of the time per visit at one level: 1 - exp(-log ratio), with its interval.
+
+        `widening` multiplies the interval's half-width on the log scale (confidence sequences).
+        """
+        half = widening * stats.t.ppf(0.5 + confidence / 2, self.df[index]) * np.sqrt(self.variance[index])
         center = float(self.log_ratio[index])
         return Gain(gain_of(center), (gain_of(center - half), gain_of(center + half)))
 
