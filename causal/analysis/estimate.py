@@ -12,9 +12,10 @@ from causal.analysis.curve import fit_curve
 from causal.analysis.diagnosis import diagnose, measure_overhead
 from causal.analysis.multiple import benjamini_hochberg
 from causal.analysis.pairs import PairData, collect_pairs, usable, visits_of
+from causal.analysis.phases import NO_PHASES, PhaseFactor, phase_factor
 from causal.analysis.rates import MIN_PAIRS, LevelEffects, level_effects, pooled_gain
 from causal.analysis.results import Analysis, CurveFit, Gain, PointResult, RegionResult, Verdict
-from causal.analysis.verdict import is_paced, judge
+from causal.analysis.verdict import is_paced, judge, phases_words
 from causal.profile import Profile, Window
 from causal.race import sequence_factor
 
@@ -210,8 +211,12 @@ def _result(
     paced: bool,
     systematic: float,
 ) -> RegionResult:
+    phases = NO_PHASES if paced else phase_factor(profile, item.region, item.windows)
+    measured, fit = fit, None if fit is None else phases.fit(fit)
     verdict, explanation = judge(fit, p_value, paced, _why_no_fit(item))
-    points = _points(item, systematic, withheld=paced)
+    if phases.applies and measured is not None and verdict in (Verdict.OPTIMISE, Verdict.CONTENTION):
+        explanation += f" ({phases_words(measured, phases.factor)})"
+    points = _points(item, systematic, paced, phases)
     result = RegionResult(
         region=item.region,
         unit=_unit(profile, item.region),
@@ -223,6 +228,7 @@ def _result(
         explanation=explanation,
         dilation=item.dilation,
         pairs=len(item.pairs),
+        phase_factor=phases.factor,
     )
     if paced or fit is None:
         return result
@@ -232,12 +238,12 @@ def _result(
     return replace(result, slope=fit.slope, slope_ci=fit.ci, knee=fit.knee)
 
 
-def _points(item: _Evidence, systematic: float, withheld: bool) -> tuple[PointResult, ...]:
+def _points(item: _Evidence, systematic: float, withheld: bool, phases: PhaseFactor) -> tuple[PointResult, ...]:
     placebos = [window for window in item.windows if window.arm == "placebo"]
     base_visits = sum(seen.delta for window in placebos if (seen := visits_of(window, item.point)))
     points = []
     if placebos:
-        points.append(_point(0.0, Gain(0.0, (0.0, 0.0)), withheld, len(placebos), base_visits))
+        points.append(_point(0.0, Gain(0.0, (0.0, 0.0)), withheld, len(placebos), base_visits, phases))
     estimated = {} if item.effects is None else {float(s): i for i, s in enumerate(item.effects.level)}
     for level in np.unique(item.pairs.level):
         at_level = item.pairs.select(item.pairs.level == level)
@@ -247,15 +253,18 @@ def _points(item: _Evidence, systematic: float, withheld: bool) -> tuple[PointRe
         if item.effects is not None and index is not None:
             widening = sequence_factor(float(item.effects.pairs[index])) if item.sequential else 1.0
             gain = _widened(item.effects.gain(index, widening=widening), systematic * float(level))
-        points.append(_point(float(level), gain, withheld, len(at_level), visits))
+        points.append(_point(float(level), gain, withheld, len(at_level), visits, phases))
     return tuple(points)
 
 
-def _point(speedup: float, gain: Gain | None, withheld: bool, experiments: int, visits: int) -> PointResult:
+def _point(
+    speedup: float, gain: Gain | None, withheld: bool, experiments: int, visits: int, phases: PhaseFactor
+) -> PointResult:
     raw = None if gain is None else gain.gain
     if gain is None or withheld:
         return PointResult(speedup, None, None, raw, experiments, visits)
-    return PointResult(speedup, gain.gain, gain.ci, raw, experiments, visits)
+    whole = phases.gain(gain)
+    return PointResult(speedup, whole.gain, whole.ci, raw, experiments, visits)
 
 
 def _widened(gain: Gain, systematic: float) -> Gain:

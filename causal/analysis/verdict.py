@@ -67,6 +67,16 @@ def judge(fit: CurveFit | None, p_value: float | None, paced: bool, why_no_fit: 
     )
 
 
+def phases_words(measured: CurveFit, factor: float) -> str:
+    """What a correction for phases did, in words; `measured` is the curve without it."""
+    level = measured.max_level if measured.knee is None else min(measured.knee, measured.max_level)
+    gain = measured.at(level).gain
+    return (
+        f"{_percent(abs(gain))} in the phases in which its experiments were made; over the whole run it is active"
+        f" {_percent(factor)} as much"
+    )
+
+
 def longer_factor(half_width: float) -> int:
     """How many times as long to run for the target half-width: it shrinks with the root of the number of pairs."""
     return max(2, math.ceil((half_width / TARGET_HALF_WIDTH) ** 2))

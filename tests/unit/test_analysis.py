@@ -470,14 +470,14 @@ def unpaired(rng, slope, experiments=60, drift=0.05):
 def test_unpaired_intervals_cover_the_truth():
     rng = np.random.default_rng(31)
     curve_hits, level_hits = [], []
-    for _ in range(150):
+    for _ in range(60):
         effects = level_effects(collect_pairs(unpaired(rng, 0.3), "point"))
         low, high = fit_curve(effects).at(0.5).ci
         curve_hits.append(low <= 0.15 <= high)
         for index, level in enumerate(effects.level):
             low, high = effects.gain(index).ci
             level_hits.append(low <= 0.3 * level <= high)
-    assert 0.92 <= np.mean(curve_hits) <= 1.0 and 0.93 <= np.mean(level_hits) <= 0.99
+    assert np.mean(curve_hits) >= 0.9 and 0.92 <= np.mean(level_hits) <= 0.995
 
 
 def test_the_error_of_a_common_baseline_does_not_average_out():
