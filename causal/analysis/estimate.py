@@ -12,7 +12,7 @@ from causal.analysis.curve import fit_curve
 from causal.analysis.diagnosis import diagnose, measure_overhead
 from causal.analysis.multiple import benjamini_hochberg
 from causal.analysis.pairs import PairData, collect_pairs, usable, visits_of
-from causal.analysis.phases import NO_PHASES, PhaseFactor, phase_factor
+from causal.analysis.phases import NO_PHASES, PhaseFactor, in_own_phases, phase_factor, undisturbed_run_ns
 from causal.analysis.rates import MIN_PAIRS, LevelEffects, level_effects, pooled_gain
 from causal.analysis.results import Analysis, CurveFit, Gain, PointResult, RegionResult, Verdict
 from causal.analysis.verdict import is_paced, judge, phases_words
@@ -43,6 +43,8 @@ class _Evidence:
     treated: Gain | None
     dilation: Gain | None
     dilation_p: float | None
+    # How long the run would have taken without experiments.
+    run_ns: float | None
     # Experiments ended when there was an effect: intervals must hold at all times together.
     sequential: bool
 
@@ -81,12 +83,13 @@ def point_names(profile: Profile) -> tuple[str, ...]:
 def _gather(profile: Profile, point: str) -> list[_Evidence]:
     # A region whose windows are all void was tried too: it stays, without a number.
     by_region: dict[str, list[Window]] = {}
+    run_ns = undisturbed_run_ns(profile, point)
     for window in profile.windows:
         if window.arm != "plain":
             by_region.setdefault(window.region, []).append(window)
     found = []
     for region, tried in by_region.items():
-        own = usable(tried)
+        own = in_own_phases(usable(tried))
         pairs = collect_pairs(own, point)
         dilation_pairs = collect_pairs(own, point, "dilation")
         pooled = pooled_gain([dilation_pairs])
@@ -104,6 +107,7 @@ def _gather(profile: Profile, point: str) -> list[_Evidence]:
                 treated and treated[0],
                 gain,
                 p_value,
+                run_ns=run_ns,
                 sequential=profile.settled.get(region) == "effect",
             )
         )
@@ -211,7 +215,7 @@ def _result(
     paced: bool,
     systematic: float,
 ) -> RegionResult:
-    phases = NO_PHASES if paced else phase_factor(profile, item.region, item.windows)
+    phases = NO_PHASES if paced else phase_factor(profile, item.region, item.windows, item.run_ns)
     measured, fit = fit, None if fit is None else phases.fit(fit)
     verdict, explanation = judge(fit, p_value, paced, _why_no_fit(item))
     if phases.applies and measured is not None and verdict in (Verdict.OPTIMISE, Verdict.CONTENTION):

@@ -1,10 +1,12 @@
 """A region that runs in some phases only: known answers for the whole run."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from causal.analysis import analyse
-from causal.analysis.phases import NO_PHASES, PhaseFactor, phase_factor
+from causal.analysis.phases import NO_PHASES, PhaseFactor, in_own_phases, phase_factor, undisturbed_run_ns
 from causal.analysis.results import Curve, CurveFit, Gain, Verdict
 from causal.profile import End, Header, Profile, ProgressPoint, Region, Visits, Window
 
@@ -31,14 +33,19 @@ def two_phases(active, in_experiments, slope=0.8, pairs=24, seed=1, stretch=0.5)
                     points=(Visits("point", int(visits)),),
                 )
             )  # fmt: skip
-            effective += SECOND
-    run_ns = effective + sum(window.delay_ns for window in windows)
+            # A faster program leaves its phase sooner.
+            effective += round(SECOND / (1.0 - gain))
+    run_ns = sum(window.wall_ns for window in windows)
     samples = {"work": round(RATE / 2 * active * effective / SECOND)}
     return Profile(
         Header("test", ("prog",), 1, "", progress_points=(ProgressPoint("point"),)),
         (Region("work", "function"),), tuple(windows), samples, startup_ns=0,
         end=End("duration", 0, 10**6, 10**6, SECOND // RATE, run_ns),
     )  # fmt: skip
+
+
+def factor_of(profile, windows):
+    return phase_factor(profile, "work", windows, undisturbed_run_ns(profile, "point"))
 
 
 def test_the_gain_of_a_phase_becomes_that_of_the_run():
@@ -59,15 +66,41 @@ def test_without_phases_nothing_is_corrected():
     assert "phases" not in result.explanation
 
 
+def test_experiments_that_met_the_other_phase_are_left_out():
+    # Half of the experiments were made while it runs. Taken together, those at 100 % would be decided by the windows
+    # in which it ran, for they have more visits.
+    profile = two_phases(active=0.5, in_experiments=0.5, pairs=40)
+    kept = in_own_phases(profile.windows)
+    assert {window.pair for window in kept} < {window.pair for window in profile.windows}
+    assert all(window.selected_samples > 0 for window in kept) and len(kept) % 2 == 0
+    (result,) = analyse(profile).regions
+    assert result.phase_factor == pytest.approx(0.5, abs=0.02) and result.pairs == len(kept) // 2
+    assert result.fit.at(1.0).gain == pytest.approx(0.4, abs=0.03)
+
+
+def test_chance_is_no_phase():
+    # A region with a handful of samples per window misses some windows by chance.
+    rng = np.random.default_rng(5)
+    windows = [
+        Window("rare", arm, pair, 0.5, 0.5 if arm == "treated" else 0.0, SECOND, SECOND,
+               selected_samples=int(rng.poisson(3)), samples=RATE, points=(Visits("point", 1000),))
+        for pair in range(40) for arm in ("treated", "placebo")
+    ]  # fmt: skip
+    assert in_own_phases(windows) == windows
+
+
 def test_a_factor_whose_interval_contains_one_is_not_applied():
-    # Half of the experiments were made while it runs, as much as it runs: the measured gain is that of the run.
-    (result,) = analyse(two_phases(active=0.5, in_experiments=0.5, pairs=40)).regions
-    assert result.phase_factor == 1.0
+    profile = two_phases(active=0.85, in_experiments=1.0, pairs=4)
+    noisy = [
+        replace(window, selected_samples=window.selected_samples * (1 + window.pair % 2)) for window in profile.windows
+    ]
+    assert factor_of(profile, profile.windows).applies
+    assert factor_of(profile, noisy) == NO_PHASES
 
 
 def test_experiments_in_other_phases_never_make_a_gain_larger():
     profile = two_phases(active=1.0, in_experiments=0.5)
-    assert phase_factor(profile, "work", profile.windows) == NO_PHASES
+    assert factor_of(profile, profile.windows) == NO_PHASES
 
 
 @pytest.mark.parametrize("broken", ["end", "samples", "windows"])
@@ -75,7 +108,7 @@ def test_what_is_not_known_is_not_corrected(broken):
     profile = two_phases(active=0.5, in_experiments=1.0)
     values = {name: getattr(profile, name) for name in profile.__slots__}
     values |= {"end": {"end": None}, "samples": {"samples": {}}, "windows": {"windows": ()}}[broken]
-    assert phase_factor(Profile(**values), "work", values["windows"]) == NO_PHASES
+    assert factor_of(Profile(**values), values["windows"]) == NO_PHASES
 
 
 def test_both_errors_are_in_the_interval():
