@@ -123,7 +123,8 @@ def undisturbed_run_ns(profile: Profile, point: str) -> float | None:
     Effective time, but in treated windows the time that their visits take at the rate of the placebo: the program gets
     on faster there, so it also leaves its phases sooner.
     """
-    if profile.end is None:
+    # Executions of a command have no phases between them, and the time in which none runs is none of theirs.
+    if profile.end is None or any(named.kind == "end-to-end" for named in profile.header.progress_points):
         return None
     total = float(profile.end.run_ns - (profile.startup_ns or 0))
     placebos = {(w.region, w.pair): w for w in profile.windows if w.arm == "placebo"}

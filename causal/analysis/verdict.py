@@ -55,7 +55,8 @@ def judge(fit: CurveFit | None, p_value: float | None, paced: bool, why_no_fit: 
             )
         if high < 0:
             return Verdict.CONTENTION, (
-                f"contention: making this {_percent(level)} faster makes the program {_percent(-best.gain)} slower"
+                f"contention: making this {_percent(level)} faster makes the program {_percent(-best.gain)} slower: it"
+                " comes back sooner to something that others need (a lock, a cache line, a full queue); change that"
             )
     half = best.margin
     if half <= TARGET_HALF_WIDTH:
