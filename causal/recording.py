@@ -12,14 +12,14 @@ import os
 import platform
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import causal
 from causal import capabilities
-from causal.calibration import choose_period, measure_sample_cost
+from causal.calibration import OVERHEAD_BUDGET, choose_period, measure_sample_cost
 from causal.child import Child, Owner, Preload, invoking_user
 from causal.engine import PAUSE_SIGNAL, Engine
 from causal.errors import CausalError, UsageError
@@ -27,7 +27,7 @@ from causal.experiment import Experiments, Status, Surroundings
 from causal.planning import Planner, PlanOptions
 from causal.profile import End, Header, ProfileWriter, ProgressPoint
 from causal.progress import PointSpec, Probe, parse_spec, resolve
-from causal.quota import throttled_periods
+from causal.quota import stolen_ns, throttled_periods
 from causal.regions import RegionTable, Scope
 from causal.repetition import END_TO_END, Repetitions
 from causal.symbols.elf import Binary
@@ -38,6 +38,8 @@ from causal.windows import EngineOptions
 
 UNITS = ("function", "module", "thread")
 _TERMINATE_PATIENCE_S = 5.0
+# Wakeups in a period beyond which contended locks are predicted several points too low.
+_CONTENDED_LOCKS_RESOLVED = 0.25
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class RunOptions:
     duration_s: float | None = None
     repeat: int | None = None
     period_ns: int | None = None
+    overhead: float = OVERHEAD_BUDGET
     seed: int | None = None
     force: bool = False
     keep_running: bool = False
@@ -85,6 +88,23 @@ class Subject:
     @property
     def point_names(self) -> list[str]:
         return [spec.name for spec in self.specs]
+
+
+def _resolution(wakes: int, run_ns: int, period_ns: int) -> str | None:
+    """What to say when threads hand over faster than samples can tell. Limits from the simulator (tests/simulation)."""
+    per_period = wakes * period_ns / max(run_ns, 1)
+    often = f"threads wake each other {wakes * 1e9 / max(run_ns, 1):,.0f} times a second, "
+    if per_period > 1:
+        return (
+            f"{often}more than once in a sampling period ({period_ns / 1e6:.2f} ms): what they hand over meanwhile is "
+            "smeared, and gains may be off by ten points and more; a larger --overhead allows a shorter period"
+        )
+    if per_period > _CONTENDED_LOCKS_RESOLVED:
+        return (
+            f"{often}which a sampling period of {period_ns / 1e6:.2f} ms just resolves: if that is for a contended "
+            "lock, gains are understated by some points"
+        )
+    return None
 
 
 class Interruption:
@@ -165,7 +185,7 @@ def record(
     with Engine(options.engine, rng) as engine, ProfileWriter(options.output, options.force) as writer:
         engine.load(len(subject.specs))
         engine.sample_cost_ns = measure_sample_cost(engine)
-        engine.set_period(options.period_ns or choose_period(engine.sample_cost_ns))
+        engine.set_period(options.period_ns or choose_period(engine.sample_cost_ns, options.overhead))
         engine.write_ranges(subject.table.ranges)
         for number, probes in enumerate(subject.probes.values()):
             for probe in probes:
@@ -208,7 +228,8 @@ class _Recorder:
         self._write_header(0, (PointSpec(END_TO_END, END_TO_END, "end-to-end", "", None),))
         target = self._target()
         runs = Repetitions(
-            self.engine, self.subject.table, self.writer, self._planner(), self._start_child, target.refresh,
+            self.engine, self.subject.table, self.writer, self._planner(), self._start_child,
+            lambda: self._refresh(target),
             self.interruption, self.observe,
         )  # fmt: skip
         reason, child = runs.run(self.options.repeat or 1)
@@ -247,12 +268,24 @@ class _Recorder:
                 return
             time.sleep(0.01)
 
+    def _tune_period(self, rates: Mapping[str, float]) -> None:
+        fastest = max(rates.values(), default=0.0)
+        if self.options.period_ns is None and fastest > 0:
+            engine = self.engine
+            engine.set_period(choose_period(engine.sample_cost_ns, self.options.overhead, 1e9 / fastest))
+
+    def _refresh(self, target: Target) -> None:
+        target.refresh()
+        self.engine.wander()
+
     def _surroundings(self, child: Child, target: Target) -> Surroundings:
         return Surroundings(
             alive=lambda: child.poll() is None,
             interrupted=self.interruption,
-            refresh=target.refresh,
+            refresh=lambda: self._refresh(target),
             throttled=lambda: throttled_periods(child.pid),
+            stolen=stolen_ns,
+            tune=self._tune_period,
             observe=self.observe,
         )
 
@@ -271,6 +304,7 @@ class _Recorder:
                     "duration_s": self.options.duration_s,
                     "repeat": self.options.repeat,
                     "sample_cost_ns": self.engine.sample_cost_ns,
+                    "overhead": self.options.overhead,
                     "threshold_ns": self.options.engine.threshold_ns,
                     "max_settle_ns": PlanOptions().max_settle_ns,
                     "only": list(self.options.only),
@@ -339,11 +373,8 @@ class _Recorder:
             if not any(self.subject.table.matches(region, self.options.only) for region in self.subject.table):
                 messages.append(f"--only matched no {self.options.unit}; there were {', '.join(seen) or 'none'}")
         run_ns = time.monotonic_ns() - self.began_ns - self.startup_ns
-        if counters["wakes_target"] * self.engine.options.period_ns > run_ns:
-            messages.append(
-                f"threads wake each other {counters['wakes_target'] * 1e9 / run_ns:,.0f} times a second, faster than "
-                "the sampling period: what they hand over within a period is smeared"
-            )
+        if resolution := _resolution(counters["wakes_target"], run_ns, self.engine.options.period_ns):
+            messages.append(resolution)
         if counters["threads_lost"]:
             messages.append(f"{counters['threads_lost']} threads did not fit the table; raise --max-threads")
         return tuple(messages)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -47,6 +48,8 @@ class ReportCommand:
         """Prints or writes the report; CausalError when a file is not a readable profile."""
         for target in (args.html, args.coz):
             _refuse_to_overwrite(target, args.profiles)
+        # Millions of small objects and no cycles among them: looking for cycles would take a fifth of the time.
+        gc.disable()
         profile = read_profiles(args.profiles)
         if args.json:
             print_json(profile, sys.stdout)

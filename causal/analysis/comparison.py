@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 from scipy import stats
 
+from causal.analysis.disturbance import mark_disturbed
 from causal.analysis.estimate import cpu_share, estimate
 from causal.analysis.pairs import Floats, usable, visits_of
 from causal.analysis.results import Analysis, CurveFit, Gain, RegionResult
@@ -92,6 +93,7 @@ def compare_profiles(before: Profile, after: Profile, tolerance: float = DEFAULT
 
     Raises UsageError when the profiles have no progress point in common.
     """
+    before, after = (replace(profile, windows=mark_disturbed(profile.windows)) for profile in (before, after))
     old, new = estimate(before), estimate(after)
     common = [point for point in old.progress_points if point in new.progress_points]
     if not common:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from causal.analysis.disturbance import mark_disturbed
 from causal.analysis.pairs import collect_pairs, usable
 from causal.profile import Arm, Profile, Window
 
@@ -35,7 +36,7 @@ class Moment:
 def single_experiments(profile: Profile) -> dict[tuple[str, str], list[Experiment]]:
     """The experiments by region and progress point, in the order made; those without visits show no gain."""
     by_region: dict[str, list[Window]] = {}
-    for window in usable(profile.windows):
+    for window in usable(mark_disturbed(profile.windows)):
         if window.arm != "plain":
             by_region.setdefault(window.region, []).append(window)
     points = dict.fromkeys(visits.name for window in profile.windows for visits in window.points)
@@ -53,7 +54,8 @@ def _gains(windows: Iterable[Window], point: str) -> list[Experiment]:
 
 def timeline(profile: Profile) -> list[Moment]:
     """All windows in the order of time; empty when the profile has no times (files of other programs)."""
-    timed = sorted((window for window in profile.windows if window.start_ns > 0), key=lambda window: window.start_ns)
+    windows = mark_disturbed(profile.windows)
+    timed = sorted((window for window in windows if window.start_ns > 0), key=lambda window: window.start_ns)
     if not timed:
         return []
     zero_ns = timed[0].start_ns

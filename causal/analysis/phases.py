@@ -19,7 +19,7 @@ from scipy import stats
 
 from causal.analysis.pairs import visits_of
 from causal.analysis.results import Curve, CurveFit, Gain
-from causal.profile import Profile, Window
+from causal.profile import UNPAIRED, Profile, Window
 
 # Below this many placebo windows or samples the share during the experiments is a guess.
 _MIN_WINDOWS = 3
@@ -123,8 +123,11 @@ def undisturbed_run_ns(profile: Profile, point: str) -> float | None:
     Effective time, but in treated windows the time that their visits take at the rate of the placebo: the program gets
     on faster there, so it also leaves its phases sooner.
     """
-    # Executions of a command have no phases between them, and the time in which none runs is none of theirs.
-    if profile.end is None or any(named.kind == "end-to-end" for named in profile.header.progress_points):
+    # Executions of a command have no phases between them, and the time in which none runs is none of theirs. COZ does
+    # not say how much of its run time were delays.
+    end_to_end = any(named.kind == "end-to-end" for named in profile.header.progress_points)
+    of_coz = any(window.pair == UNPAIRED for window in profile.windows)
+    if profile.end is None or profile.end.run_ns <= 0 or end_to_end or of_coz:
         return None
     total = float(profile.end.run_ns - (profile.startup_ns or 0))
     placebos = {(w.region, w.pair): w for w in profile.windows if w.arm == "placebo"}

@@ -42,7 +42,8 @@ def profile():
                 windows.append(
                     Window(
                         name, arm, number, level, level if arm == "treated" else 0.0, SECOND, SECOND, 0,
-                        (2 * number + (arm == "treated")) * SECOND, samples=1000, selected_samples=50 * share, points=seen,
+                        (2 * number + (arm == "treated")) * SECOND, samples=1000, selected_samples=50 * share,
+                        points=seen,
                     )
                 )  # fmt: skip
     samples = {name: 50 * 900 * share for share, name in enumerate(REGIONS, 1)}
@@ -51,7 +52,8 @@ def profile():
                progress_points=(ProgressPoint("request"),)),
         tuple(Region(name, "function", "/usr/bin/server") for name in REGIONS), tuple(windows), samples,
         startup_ns=SECOND, runtime_ns=900 * SECOND,
-        end=End("duration", 0, 900_000, 700_000, 1_000_000, 900 * SECOND, {"signals_lost": 1, "pause_error_p99_ns": 65536}),
+        end=End("duration", 0, 900_000, 700_000, 1_000_000, 900 * SECOND,
+                {"signals_lost": 1, "pause_error_p99_ns": 65536}),
     )  # fmt: skip
 
 
