@@ -53,6 +53,10 @@ class ComparisonReporter:
         text = Text("  observed: ")
         label = {Change.FASTER: "faster", Change.SLOWER: "SLOWER", Change.SAME: "no change beyond the tolerance"}
         text.append(label[point.change], _STYLE[point.change])
+        if point.observed.gain < 0:
+            low, high = point.observed.ci
+            more = self._gain(Gain(-point.observed.gain, (-high, -low)))
+            return text.append(f", {more} % more time per visit")
         return text.append(f", {self._gain(point.observed)} % of the time per visit saved")
 
     def _regions(self, point: PointComparison) -> Table:
