@@ -311,6 +311,7 @@ TRACEPOINT_PROBE(sched, sched_process_exec)
 		return 0;
 	p->handler = 0;
 	p->space = 0;
+	p->region = 0;
 	p->version++;
 	t = threads.lookup(&old);
 	local = t ? t->local : c->granted;

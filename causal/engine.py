@@ -198,7 +198,6 @@ class Engine:
             "THRESHOLD_NS": options.threshold_ns,
             "PAUSE_SLACK_NS": options.pause_slack_ns,
             "MAX_PAUSE_NS": options.max_pause_ns,
-            "PAUSE_SIGNAL": int(PAUSE_SIGNAL),
             "MIN_ALT_STACK": _minimal_alternate_stack(),
             "CUTTING_CPU": self.cpus[0],
             "CPUS": len(self.cpus),
@@ -244,7 +243,7 @@ class Engine:
     def add_process(self, tgid: int, follow: bool = True, only_clock: bool = False) -> None:
         """Put a process on the clock; `follow` says whether its children join, `only_clock` that it is no region."""
         table = self._kernel.bpf["processes"]
-        table[ctypes.c_uint32(tgid)] = table.Leaf(0, 0, 1, int(follow), int(only_clock))
+        table[ctypes.c_uint32(tgid)] = table.Leaf(0, 0, 1, int(follow), int(only_clock), 0, 0)
 
     def remove_process(self, tgid: int) -> None:
         table = self._kernel.bpf["processes"]
