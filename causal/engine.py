@@ -250,9 +250,13 @@ class Engine:
         if ctypes.c_uint32(tgid) in table:
             del table[ctypes.c_uint32(tgid)]
 
-    def processes(self) -> dict[int, int]:
-        """Processes on the clock -> how often their mappings were replaced (by exec) or are new (by fork)."""
-        return {key.value: leaf.version for key, leaf in self._kernel.bpf["processes"].items()}
+    def processes(self, regions_only: bool = False) -> dict[int, int]:
+        """Processes on the clock -> how often their mappings were replaced (by exec) or are new (by fork).
+
+        `regions_only` leaves out those that are no regions.
+        """
+        table = self._kernel.bpf["processes"]
+        return {key.value: leaf.version for key, leaf in table.items() if not (regions_only and leaf.only_clock)}
 
     def registered(self, tgid: int) -> bool:
         """Has the stub of this process reported?"""
@@ -262,11 +266,19 @@ class Engine:
 
     def set_space(self, tgid: int, space: int) -> None:
         """Tell which address space (an index given to `write_space`) a process has."""
+        self._change_process(tgid, space=space)
+
+    def set_process_region(self, tgid: int, region: int) -> None:
+        """Make a whole process, and the children it forks from now on, one region."""
+        self._change_process(tgid, region=region)
+
+    def _change_process(self, tgid: int, **fields: int) -> None:
         table = self._kernel.bpf["processes"]
         key = ctypes.c_uint32(tgid)
         if key in table:
             leaf = table[key]
-            leaf.space = space
+            for name, value in fields.items():
+                setattr(leaf, name, value)
             table[key] = leaf
 
     def write_ranges(self, ranges: npt.NDArray[Any]) -> None:
