@@ -46,6 +46,9 @@ struct clock {
 	u64 stopped;    // generation whose window is over
 	u64 cut;        // generation that the edges below belong to
 	u64 next_edge;
+	u64 sent_generation; // of the two below
+	u64 sent_local; // L of the target thread that last sent something (rule 5)
+	u64 sent_cost;
 };
 BPF_ARRAY(clocks, struct clock, 1);
 
@@ -99,6 +102,8 @@ enum counter {
 	C_IN_SCOPE,        // ... with a region
 	C_SELECTED,        // ... in the selected region
 	C_SELECTED_NS,     // ... and the time they stand for
+	C_OTHERS_NS,       // the time that the samples elsewhere stand for
+	C_AHEAD_NS,        // the time that threads ran which cannot be paused and are far behind with paying (rule 10)
 	C_KERNEL_MODE,
 	C_TRUNCATED,       // stack ended at the frame limit before a frame in scope
 	C_UNMAPPED,        // innermost frame in no mapping we know
@@ -121,6 +126,8 @@ enum counter {
 	C_WAKES_OUTSIDE,   // rule 5
 	C_WAKES_HELPER,    // ... of these by kernel threads
 	C_WAIT_PAID_NS,    // debts paid by waiting
+	C_WAKES_PEER,      // of the wakes from outside: by a process that may have answered the target
+	C_ANSWERED_NS,     // ... and the debts not owed because of that
 	C_THREADS_LOST,    // no room in the table
 	C_PROCESSES_LOST,
 	C_CORE_DEBTS,      // rule 8
@@ -130,7 +137,7 @@ enum counter {
 	C_EXPIRED,         // samples that found the deadline passed
 	C_LAST
 };
-#define MAX_COUNTERS 40
+#define MAX_COUNTERS 48
 BPF_ARRAY(counters, u64, MAX_COUNTERS);
 
 // A core as something that pauses: what oversubscribed threads owe together (rule 8), and whom interrupts borrow (rule 4).

@@ -196,6 +196,7 @@ static __always_inline u32 region_of_sample(struct bpf_perf_event_data *ctx, str
 // but pauses begin at ticks, and then a tick is no random moment: what comes after a pause of 0.75 ms is found running
 // at the next tick although it ran for a quarter of the period. The tick cost it as much as any other, so what is too
 // much for its share of the period goes back to thread and core.
+#define MOST_PERIODS 64
 static __always_inline u64 weigh(struct thread *t, struct core *core, struct experiment *x, u64 period, u64 now)
 {
 	u64 time;
@@ -208,7 +209,8 @@ static __always_inline u64 weigh(struct thread *t, struct core *core, struct exp
 	}
 	core_stops(core, now);
 	core_runs(core, now);
-	time = core->ran_ns < 4 * period ? core->ran_ns : 4 * period;
+	// A bound, since a tick can come late, but a wide one: where rounds and ticks beat, many ticks in a row miss the thread.
+	time = core->ran_ns < MOST_PERIODS * period ? core->ran_ns : MOST_PERIODS * period;
 	core->ran_ns = 0;
 	if (x->arm > ARM_PLACEBO) {
 		// BPF has no signed division
@@ -235,6 +237,18 @@ static __always_inline void grant(struct thread *t, struct core *core, struct ex
 			core->local += step;
 	}
 	__sync_fetch_and_add(&c->granted, step);
+}
+
+// A thread that cannot pause does no harm as long as it hands its debts on to those it wakes. One that runs with a debt
+// of much of what G grew does: what it did meanwhile was for nothing. User space voids windows with much of that.
+#define FAR_AHEAD 20
+
+static __always_inline void note_ahead(struct thread *t, struct clock *c, struct experiment *x, u64 time)
+{
+	s64 debt = debt_of(t, c);
+
+	if ((t->flags & F_STUCK) && debt > THRESHOLD_NS && (u64)debt > (c->granted - x->base) / FAR_AHEAD)
+		count(C_AHEAD_NS, time);
 }
 
 // A signal whose handler never spoke (see void_pause) must not hide a thread that makes no system calls.
@@ -267,6 +281,8 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	core = this_core(x);
 	time = weigh(t, core, x, ctx->sample_period, now);
 	region = region_of_sample(ctx, t, tid);
+	if (region != x->region || x->arm == ARM_OFF)
+		count(C_OTHERS_NS, time);
 	if (region) {
 		count(C_IN_SCOPE, 1);
 		samples = region_samples.lookup(&region);
@@ -283,5 +299,6 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	}
 	if (user)
 		maybe_pause(t, c, x, now);
+	note_ahead(t, c, x, time);
 	return 0;
 }

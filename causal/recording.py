@@ -208,7 +208,8 @@ class _Recorder:
         self._write_header(0, (PointSpec(END_TO_END, END_TO_END, "end-to-end", "", None),))
         target = self._target()
         runs = Repetitions(
-            self.engine, self.subject.table, self.writer, self._planner(), self._start_child, target.refresh,
+            self.engine, self.subject.table, self.writer, self._planner(), self._start_child,
+            lambda: self._refresh(target),
             self.interruption, self.observe,
         )  # fmt: skip
         reason, child = runs.run(self.options.repeat or 1)
@@ -247,11 +248,15 @@ class _Recorder:
                 return
             time.sleep(0.01)
 
+    def _refresh(self, target: Target) -> None:
+        target.refresh()
+        self.engine.wander()
+
     def _surroundings(self, child: Child, target: Target) -> Surroundings:
         return Surroundings(
             alive=lambda: child.poll() is None,
             interrupted=self.interruption,
-            refresh=target.refresh,
+            refresh=lambda: self._refresh(target),
             throttled=lambda: throttled_periods(child.pid),
             observe=self.observe,
         )
