@@ -35,6 +35,7 @@ from causal.recording import (
     Recorder,
     RecordingOptions,
     Subject,
+    check_unit,
     parse_points,
     prepared,
     scope_of,
@@ -96,6 +97,7 @@ def _children(roots: Sequence[Process], options: AttachOptions) -> list[Process]
 
 def examine_members(options: AttachOptions, members: Members) -> Subject:
     """Check the unit, the regions and the points against what the processes execute. Raises CausalError."""
+    check_unit(options.unit)
     mains: dict[str, tuple[Binary, Process]] = {}
     for process in members.all:
         if process.executable not in mains:

@@ -40,8 +40,6 @@ from causal.target import Target, main_region_table
 from causal.windows import EngineOptions
 
 UNITS = ("function", "module", "thread", "process")
-# Units whose regions turn up only while the target runs.
-LATE_UNITS = ("thread", "process", "module")
 _TERMINATE_PATIENCE_S = 5.0
 
 
@@ -113,8 +111,15 @@ class Interruption:
 
 def examine(options: RunOptions) -> Subject:
     """Check the command, the unit, the regions and the points. Raises CausalError with a remedy for each mistake."""
+    check_unit(options.unit)
     program = os.path.realpath(find_command(options.command[0]))
     main = Binary.load(os.path.realpath(resolve_executable(options.command[0])))
+    owner = invoking_user()
+    if main.is_privileged and owner is not None:
+        raise CausalError(
+            f"{main.path} is set-user-id or has file capabilities, so the loader ignores LD_PRELOAD",
+            "profile a copy without these bits, or run causal-bpf from a root shell instead of sudo",
+        )
     table = main_region_table(options.unit, main.path, options.engine.max_ranges)
     scope = scope_of(options, [main])
     libraries = libraries_of(main)
@@ -126,7 +131,13 @@ def examine(options: RunOptions) -> Subject:
     only = None
     if options.only and options.unit == "function":
         only = frozenset(region.id for region in table.select(options.only))
-    return Subject(program, main, invoking_user(), scope, table, only, probes, specs)
+    return Subject(program, main, owner, scope, table, only, probes, specs)
+
+
+def check_unit(unit: str) -> None:
+    """Raises UsageError for a unit that does not exist (yet)."""
+    if unit not in UNITS:
+        raise UsageError(f"unit {unit} is not available yet", f"choose one of {', '.join(UNITS)}")
 
 
 def parse_points(texts: Sequence[str]) -> tuple[PointSpec, ...]:
@@ -143,14 +154,13 @@ def scope_of(options: RecordingOptions, mains: Sequence[Binary]) -> Scope:
     return Scope(mains[0].path, options.binaries or default)
 
 
-def can_preload(main: Binary, owner: Owner | None) -> bool:
+def can_preload(main: Binary) -> bool:
     """Whether the handler can come as a preloaded library; if not it is injected after the program has begun.
 
     musl calls constructors without the environment, which the library needs.
     """
     return not (
         main.is_static
-        or (main.is_privileged and owner is not None)
         or main.sanitizer in ("address", "hardware address")
         or "ld-musl" in (main.interpreter or "")
     )
@@ -396,7 +406,7 @@ class _Run:
     def _start_child(self) -> Child:
         engine, subject = self.base.engine, self.base.subject
         preload = None
-        if self.base.handlers and can_preload(subject.main, subject.owner):
+        if self.base.handlers and can_preload(subject.main):
             preload = Preload(engine.answers_fd, engine.options.max_answers, int(PAUSE_SIGNAL))
             self.base.handlers.preloaded = True
         child = Child.start(subject.program, self.options.command, preload, subject.owner)

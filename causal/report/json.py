@@ -30,6 +30,8 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "version": REPORT_VERSION,
         "progress_points": list(analysis.progress_points),
         "regions": [_region(result) for result in analysis.regions],
+        "shares": dict(analysis.shares),
+        "rates": dict(analysis.rates),
         "overhead": {
             "startup_s": analysis.overhead.startup_s,
             "sampling": analysis.overhead.sampling,
