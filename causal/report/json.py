@@ -30,8 +30,6 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "version": REPORT_VERSION,
         "progress_points": list(analysis.progress_points),
         "regions": [_region(result) for result in analysis.regions],
-        "shares": dict(analysis.shares),
-        "rates": dict(analysis.rates),
         "overhead": {
             "startup_s": analysis.overhead.startup_s,
             "sampling": analysis.overhead.sampling,
@@ -39,6 +37,8 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         },
         "diagnosis": _diagnosis(analysis.diagnosis),
     }
+    if not analysis.regions and analysis.shares:  # what is known without experiments
+        report |= {"shares": dict(analysis.shares), "rates": dict(analysis.rates)}
     checked = _plain(report)
     assert isinstance(checked, dict)
     return checked
