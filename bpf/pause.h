@@ -237,6 +237,7 @@ static __always_inline void end_pause(struct thread *t, u32 tid, struct clock *c
 	core = this_core(x);
 	if (core)
 		core_runs(core, now);
+	see(t, c, now);
 	release_answer(t, tid);
 	__sync_fetch_and_and(&t->flags, ~(u64)(F_SENT | F_PAUSED));
 }

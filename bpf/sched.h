@@ -4,19 +4,6 @@
 // Waiting for a core shorter than this is the cost of a switch, not a wait.
 #define QUEUE_NOISE_NS 30000
 
-// What remains of a debt after a wait during which G grew: a thread in debt would have paused while it waited anyway.
-static __always_inline s64 after_wait(s64 debt, u64 wait, u64 growth)
-{
-	if (debt > 0 && (s64)(wait - growth) > 0) {
-		u64 paid = wait - growth;
-		if (paid > debt)
-			paid = debt;
-		count(C_WAIT_PAID_NS, paid);
-		debt -= paid;
-	}
-	return debt;
-}
-
 // Rule 4: B waited, and cannot be behind of what woke it.
 static __always_inline void settle_wake(struct thread *b, s64 waker_debt, struct clock *c, u64 now)
 {
@@ -221,6 +208,7 @@ static __always_inline void enter_core(struct thread *b, bool held, bool idle, s
 	}
 	b->queue_ns = 0;
 	b->block_ns = 0;
+	see(b, c, now);
 	set_runnable(b, c);
 }
 
@@ -273,11 +261,27 @@ static __always_inline bool switch_in(u32 tid, bool held, bool idle, u64 now)
 	return true;
 }
 
+#define STATE_STOPPED_OR_TRACED 12 // as the tracepoint has it
+
+// Ctrl-Z, a debugger: a profiler that does not run must not go on pausing others. Pauses end within a slice.
+static __always_inline void end_abandoned_window(void)
+{
+	struct clock *c = the_clock();
+	struct experiment *x = the_experiment();
+
+	if (!c || !x || x->arm == ARM_OFF)
+		return;
+	c->stopped = x->generation;
+	count(C_ABANDONED, 1);
+}
+
 TRACEPOINT_PROBE(sched, sched_switch)
 {
 	u64 now = bpf_ktime_get_ns();
 	bool held = true; // an idle core counts as held by the target: it idled through a pause
 
+	if (args->prev_pid == PROFILER && (args->prev_state & STATE_STOPPED_OR_TRACED))
+		end_abandoned_window();
 	if (args->prev_pid)
 		held = switch_out(args->prev_pid, args->prev_state, now);
 	if (!args->next_pid || !switch_in(args->next_pid, held, !args->prev_pid, now))

@@ -205,6 +205,7 @@ class Engine:
             "PAUSE_SLACK_NS": options.pause_slack_ns,
             "MAX_PAUSE_NS": options.max_pause_ns,
             "MIN_ALT_STACK": _minimal_alternate_stack(),
+            "PROFILER": os.getpid(),
             "CUTTING_CPU": self.cpus[0],
             "CPUS": len(self.cpus),
             **task_offsets(),

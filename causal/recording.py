@@ -13,14 +13,14 @@ import os
 import platform
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import causal
 from causal import capabilities
-from causal.calibration import choose_period, measure_sample_cost
+from causal.calibration import OVERHEAD_BUDGET, choose_period, measure_sample_cost
 from causal.child import Child, Owner, Preload, invoking_user
 from causal.engine import PAUSE_SIGNAL, Engine
 from causal.errors import CausalError, UsageError
@@ -55,6 +55,7 @@ class RecordingOptions:
     speedups: Sequence[int] | None = None
     duration_s: float | None = None
     period_ns: int | None = None
+    overhead: float = OVERHEAD_BUDGET
     seed: int | None = None
     force: bool = False
     companions: Sequence[int] = ()  # pids on the clock that are no regions
@@ -203,7 +204,7 @@ def prepared(
     ):
         engine.load(len(subject.specs))
         engine.sample_cost_ns = measure_sample_cost(engine)
-        engine.set_period(options.period_ns or choose_period(engine.sample_cost_ns))
+        engine.set_period(options.period_ns or choose_period(engine.sample_cost_ns, options.overhead))
         engine.write_ranges(subject.table.ranges)
         for number, probes in enumerate(subject.probes.values()):
             for probe in probes:
@@ -252,17 +253,26 @@ class Recorder:
     def experiments(self, alive: Callable[[], bool], throttled: Callable[[], int]) -> Experiments:
         """Windows on a target that runs."""
         world = Surroundings(
-            alive=alive, interrupted=self.interruption, refresh=self.target.refresh, throttled=throttled,
-            observe=self.observe,
+            alive=alive, interrupted=self.interruption, refresh=self.refresh, throttled=throttled,
+            tune=self._tune_period, observe=self.observe,
         )  # fmt: skip
         return Experiments(
             self.engine, self.subject.table, self.writer, self.planner(not self.can_pause()), self.subject.point_names,
             world, () if self.subject.only is not None else self.options.only,
         )  # fmt: skip
 
-    def write_header(
-        self, command: Sequence[str], pid: int, specs: Sequence[PointSpec], **options: Any
-    ) -> None:
+    def refresh(self) -> None:
+        """To be called a few times a second while the target runs."""
+        self.target.refresh()
+        self.engine.wander()
+
+    def _tune_period(self, rates: Mapping[str, float]) -> None:
+        fastest = max(rates.values(), default=0.0)
+        if self.options.period_ns is None and fastest > 0:
+            engine = self.engine
+            engine.set_period(choose_period(engine.sample_cost_ns, self.options.overhead, 1e9 / fastest))
+
+    def write_header(self, command: Sequence[str], pid: int, specs: Sequence[PointSpec], **options: Any) -> None:
         """Write down what is profiled and how; `options` are those of the verb alone."""
         self.writer.header(
             Header(
@@ -278,6 +288,7 @@ class Recorder:
                     "duration_s": self.options.duration_s,
                     **options,
                     "sample_cost_ns": self.engine.sample_cost_ns,
+                    "overhead": self.options.overhead,
                     "threshold_ns": self.options.engine.threshold_ns,
                     "max_settle_ns": PlanOptions().max_settle_ns,
                     "only": list(self.options.only),
@@ -397,7 +408,7 @@ class _Run:
         base.add_companions()
         runs = Repetitions(
             base.engine, base.subject.table, base.writer, base.planner(base.handlers is None), self._start_child,
-            base.target.refresh, base.interruption, base.observe,
+            base.refresh, base.interruption, base.observe,
         )  # fmt: skip
         reason, child = runs.run(self.options.repeat or 1)
         base.finish(reason, child.status if child else None, runs.pairs)

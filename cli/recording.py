@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from causal.errors import UsageError
-from cli.arguments import duration, percents, positive
+from cli.arguments import duration, percents, positive, share
 
 if TYPE_CHECKING:
     from causal.experiment import Status
@@ -58,7 +58,14 @@ def declare_conduct(parser: argparse.ArgumentParser, until: str) -> argparse._Ar
     how = parser.add_argument_group("how long and how")
     how.add_argument("--duration", type=duration, metavar="T", help=f"stop after T (30s, 2m); default: {until}")
     how.add_argument("--seed", type=int, help="make the choice of experiments repeatable")
-    how.add_argument("--period", type=duration, metavar="T", help="sampling period (default: by its cost)")
+    how.add_argument(
+        "--overhead", type=share, default=0.1, metavar="PERCENT",
+        help="what sampling may cost the program, beside pauses (default: 10)",
+    )  # fmt: skip
+    how.add_argument(
+        "--period", type=duration, metavar="T",
+        help="sampling period (default: by its cost, --overhead and how often the points are visited)",
+    )  # fmt: skip
     how.add_argument("--max-pause", type=duration, default=0.2, metavar="T", help="longest pause (default: 200ms)")
     how.add_argument(
         "--no-pauses", dest="pauses", action="store_false", help="shares and rates only: nothing is done to the program"
@@ -92,6 +99,7 @@ def common_options(args: argparse.Namespace, name: str) -> dict[str, Any]:
         "speedups": args.speedups,
         "duration_s": args.duration,
         "period_ns": round(args.period * 1e9) if args.period else None,
+        "overhead": args.overhead,
         "seed": args.seed,
         "force": args.force,
         "companions": tuple(dict.fromkeys(args.companions)),
