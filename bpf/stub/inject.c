@@ -133,8 +133,8 @@ static int blocks(pid_t pid, pid_t tid, int signal)
 	return mask >> (signal - 1) & 1;
 }
 
-// The system call a thread is in, -1 when it runs, -2 when that cannot be said.
-static long system_call_of(pid_t pid, pid_t tid)
+// The system call a thread is in, -1 when it runs, -2 when that cannot be said; and its second argument.
+static long system_call_of(pid_t pid, pid_t tid, unsigned long *second)
 {
 	char path[96], text[64] = "";
 	FILE *file;
@@ -144,7 +144,8 @@ static long system_call_of(pid_t pid, pid_t tid)
 	file = fopen(path, "r");
 	if (!file)
 		return -2;
-	if (fgets(text, sizeof(text), file) && sscanf(text, "%ld", &number) != 1)
+	*second = 0;
+	if (fgets(text, sizeof(text), file) && sscanf(text, "%ld %*s %lx", &number, second) < 1)
 		number = strncmp(text, "running", 7) ? -2 : -1;
 	fclose(file);
 	return number;
@@ -157,12 +158,13 @@ static int suitability(pid_t pid, pid_t tid)
 {
 	char path[96], state = 'X';
 	unsigned long long start;
+	unsigned long second;
 	long number;
 
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", pid, tid);
 	if (read_stat(path, &state, &start) || state == 'Z' || state == 'X')
 		return HOPELESS;
-	number = system_call_of(pid, tid);
+	number = system_call_of(pid, tid, &second);
 	switch (number) {
 	case -1:
 		return state == 'D' ? UNSUITABLE : RUNS;
@@ -176,9 +178,11 @@ static int suitability(pid_t pid, pid_t tid)
 	// What has done a part of its work returns that part when it is stopped: a short count.
 	case SYS_write: case SYS_writev: case SYS_pwrite64: case SYS_pwritev: case SYS_sendto: case SYS_sendmsg:
 	case SYS_sendmmsg: case SYS_recvmmsg: case SYS_sendfile: case SYS_splice: case SYS_tee: case SYS_vmsplice:
-	case SYS_io_uring_enter: case SYS_io_getevents: case SYS_io_pgetevents: case SYS_connect: case SYS_close:
+	case SYS_io_getevents: case SYS_io_pgetevents: case SYS_connect: case SYS_close:
 	case SYS_vfork: case SYS_clone: case SYS_execve: case SYS_exit: case SYS_exit_group:
 		return UNSUITABLE;
+	case SYS_io_uring_enter: // what has submitted something returns how much
+		return second ? UNSUITABLE : RESTARTS_ITS_TIME;
 	}
 	return state == 'D' ? UNSUITABLE : UNKNOWN;
 }
@@ -319,7 +323,12 @@ static int read_action(struct injection *x, int signal, struct kernel_sigaction 
 
 static unsigned long offset_of(const char *symbol)
 {
-	return symbol - __start_handler;
+	return (unsigned long)symbol - (unsigned long)__start_handler;
+}
+
+static unsigned long code_size(void)
+{
+	return offset_of(__stop_handler);
 }
 
 // Is this handler one that an earlier attach has injected? Then *header is how it is set up.
@@ -328,7 +337,7 @@ static int is_injected(struct injection *x, unsigned long handler, struct inject
 	unsigned long start = handler - offset_of(causal_handler);
 
 	return !read_from(&x->thread, start, header, sizeof(*header)) && header->magic == INJECTED_MAGIC &&
-	       header->size == (unsigned long)(__stop_handler - __start_handler);
+	       header->size == code_size();
 }
 
 // Is it that of the preloaded library, left from an earlier `run --keep-running`?
@@ -402,7 +411,7 @@ static int map_area(struct injection *x)
 
 static int write_code(struct injection *x)
 {
-	size_t size = __stop_handler - __start_handler;
+	size_t size = code_size();
 	struct injected header = {INJECTED_MAGIC, x->area + CODE_SIZE, x->lines, size, x->next, {0, 0, 0}};
 	char code[CODE_SIZE];
 
@@ -474,7 +483,9 @@ static void inject(struct injection *x)
 
 static int waits_for_signals(pid_t pid, pid_t tid)
 {
-	return system_call_of(pid, tid) == SYS_rt_sigtimedwait;
+	unsigned long second;
+
+	return system_call_of(pid, tid, &second) == SYS_rt_sigtimedwait;
 }
 
 // A program that reads the signal from a signalfd wants it blocked.
