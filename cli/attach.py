@@ -53,7 +53,7 @@ class AttachCommand:
         declare_output(parser)
         parser.epilog = examples(
             ("sudo causal-bpf attach 4711 -p handle_request --duration 1m", "profile a running server for a minute"),
-            ("sudo causal-bpf attach --name postgres -p PortalRun --with $(pgrep pgbench)", "with its load generator"),
+            ("sudo causal-bpf attach --name postgres -p EndCommand --with $(pgrep pgbench)", "with its load generator"),
             ("sudo causal-bpf attach 12 34 -u process -p reply", "which of two programs is worth making faster?"),
             ("sudo causal-bpf attach 4711 -p work --no-pauses", "touch nothing: shares and rates only"),
         )

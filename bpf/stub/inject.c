@@ -358,19 +358,49 @@ static int is_preloaded(struct injection *x, unsigned long handler)
 	return found;
 }
 
+// A program that reads the signal from a signalfd (PostgreSQL its SIGURG) blocks it and wants it to itself.
+static int has_signalfd(pid_t pid, int signal)
+{
+	char path[64], line[256];
+	unsigned long long mask = 0;
+	struct dirent *entry;
+	int found = 0;
+	DIR *entries;
+
+	snprintf(path, sizeof(path), "/proc/%d/fdinfo", pid);
+	entries = opendir(path);
+	while (entries && !found && (entry = readdir(entries))) {
+		FILE *file;
+		if (entry->d_name[0] == '.')
+			continue;
+		snprintf(path, sizeof(path), "/proc/%d/fdinfo/%.16s", pid, entry->d_name);
+		file = fopen(path, "r");
+		while (file && fgets(line, sizeof(line), file))
+			if (sscanf(line, "sigmask: %llx", &mask) == 1 && mask >> (signal - 1) & 1)
+				found = 1;
+		if (file)
+			fclose(file);
+	}
+	if (entries)
+		closedir(entries);
+	return found;
+}
+
 // Which signal, and is our code there already? Both candidates are ignored by default, so that no race can kill.
 static int choose_signal(struct injection *x)
 {
 	static const int candidates[] = {SIGURG, SIGWINCH};
 	struct kernel_sigaction actions[2];
 	struct injected header;
-	int i;
+	int i, taken[2];
 
-	for (i = 0; i < 2; i++)
+	for (i = 0; i < 2; i++) {
 		if (read_action(x, candidates[i], &actions[i]))
 			return -1;
+		taken[i] = has_signalfd(x->thread.pid, candidates[i]);
+	}
 	for (i = 0; i < 2; i++) {
-		if (HANDLES_NOTHING(actions[i]) || !is_injected(x, actions[i].handler, &header) || header.lines != x->lines)
+		if (taken[i] || HANDLES_NOTHING(actions[i]) || !is_injected(x, actions[i].handler, &header) || header.lines != x->lines)
 			continue;
 		x->signal = candidates[i];
 		x->area = actions[i].handler - offset_of(causal_handler);
@@ -379,12 +409,12 @@ static int choose_signal(struct injection *x)
 		return 0;
 	}
 	for (i = 0; i < 2; i++) {
-		if (HANDLES_NOTHING(actions[i]) || is_preloaded(x, actions[i].handler)) {
+		if (!taken[i] && (HANDLES_NOTHING(actions[i]) || is_preloaded(x, actions[i].handler))) {
 			x->signal = candidates[i];
 			return 0;
 		}
 	}
-	if (!x->chain)
+	if (!x->chain || taken[0])
 		return refuse(x, "choosing a signal", -EBUSY);
 	x->signal = SIGURG;
 	x->next = actions[0].handler;
@@ -488,34 +518,6 @@ static int waits_for_signals(pid_t pid, pid_t tid)
 	return system_call_of(pid, tid, &second) == SYS_rt_sigtimedwait;
 }
 
-// A program that reads the signal from a signalfd wants it blocked.
-static int has_signalfd(pid_t pid, int signal)
-{
-	char path[64], line[256];
-	unsigned long long mask = 0;
-	struct dirent *entry;
-	int found = 0;
-	DIR *entries;
-
-	snprintf(path, sizeof(path), "/proc/%d/fdinfo", pid);
-	entries = opendir(path);
-	while (entries && !found && (entry = readdir(entries))) {
-		FILE *file;
-		if (entry->d_name[0] == '.')
-			continue;
-		snprintf(path, sizeof(path), "/proc/%d/fdinfo/%.16s", pid, entry->d_name);
-		file = fopen(path, "r");
-		while (file && fgets(line, sizeof(line), file))
-			if (sscanf(line, "sigmask: %llx", &mask) == 1 && mask >> (signal - 1) & 1)
-				found = 1;
-		if (file)
-			fclose(file);
-	}
-	if (entries)
-		closedir(entries);
-	return found;
-}
-
 static int repair_thread(struct injection *x, pid_t tid)
 {
 	struct tracee t = {.pid = x->thread.pid, .tid = tid, .memory = x->thread.memory};
@@ -532,8 +534,6 @@ static int repair_masks(struct injection *x)
 	int round, repaired = 0;
 	pid_t pid = x->thread.pid, tid, seen[4096];
 
-	if (has_signalfd(pid, x->signal))
-		return 0;
 	for (round = 0; round < 4; round++) {
 		int count = 0, done = 0, i;
 		DIR *tasks = open_tasks(pid);

@@ -3,8 +3,8 @@
     scripts/bench safety programs               each program's output with and without us
     scripts/bench safety cycles --count 1000    the handler brought in, pauses, and off the clock again
     scripts/bench safety attaches --count 20    the whole of `causal-bpf attach`, one after another, on one target
-    scripts/bench safety kills --count 200      SIGKILL to `causal-bpf attach` at random moments
-    scripts/bench safety stops --count 200      SIGSTOP at random moments
+    scripts/bench safety kills --count 200      SIGKILL to a profiler whose target is being paused, at random moments
+    scripts/bench safety stops --count 200      SIGSTOP likewise
     scripts/bench safety injections --count 200 SIGKILL to a profiler that does nothing but inject
     scripts/bench safety sanitizers             targets under AddressSanitizer and ThreadSanitizer
     scripts/bench safety source                 compiler warnings and the static analysers that are there
@@ -79,7 +79,7 @@ class Case:
 
 CASES = (
     Case(("hostile", "700"), "compute"),
-    Case(("checksum", "600", "3000")),
+    Case(("checksum", "600", "3000"), "mix_lane"),
     Case(("eintr", "--seconds", "8"), expected=r"eintr 0$"),
     Case(("handler", "2000", "--own", "--after", "100", "--seconds", "3"), expected="stolen 0"),
     Case(("handler", "2000", "--own", "--wait", "--seconds", "3"), expected="stolen 0"),
@@ -335,35 +335,50 @@ def attaches(options: argparse.Namespace) -> Result:
     return result
 
 
+_PROFILING = """
+import random, sys
+from pathlib import Path
+from causal.engine import Engine
+from causal.windows import EngineOptions
+from benchmarks.safety import Attachment
+with Engine(EngineOptions(), random.Random(1)) as engine:
+    engine.load(0)
+    attachment = Attachment(engine, Path(sys.argv[2]), "work_a")
+    engine.add_process(int(sys.argv[1]))
+    attachment.target.refresh()
+    print("ready", flush=True)
+    while True:
+        attachment.pause(1_000_000_000)
+"""
+
+
 def _interrupted(options: argparse.Namespace, number: int, part: str) -> Result:
-    """Kill or stop the profiler at random moments; then the target must be free within the grace."""
+    """Kill or stop a profiler that does nothing but pause; then the target must be free within the grace."""
     result = Result(part)
     chance = random.Random(options.seed)
     busy = 0
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
     with built() as directory, counting_target(directory) as (target, counted):
+        words = [sys.executable, "-c", _PROFILING, str(target.pid), str(directory / "counted")]
         for attempt in range(options.count):
             profiler = subprocess.Popen(
-                attach_command(target.pid, directory), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                process_group=0,
-            )  # fmt: skip
-            delay = chance.uniform(0.3, options.longest)
-            time.sleep(delay)
-            if profiler.poll() is not None:
-                assert profiler.stderr
-                result.check(False, f"{attempt}: it ended by itself: {profiler.stderr.read().decode()}")
-                continue
+                words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0, env=environment
+            )
+            assert profiler.stdout
+            result.check(profiler.stdout.readline() == b"ready\n", f"{attempt}: the profiler did not begin")
+            time.sleep(chance.uniform(0, options.longest))
             busy += bool(sleepers(target.pid))
             os.killpg(profiler.pid, number)
             time.sleep(GRACE_S)
-            held = sleepers(target.pid)
+            held = set(sleepers(target.pid))
             time.sleep(0.005)
-            still = sorted(set(held) & set(sleepers(target.pid)))
-            result.check(not still, f"{attempt}: threads {still} are paused {GRACE_S} s after {delay:.3f} s")
+            held &= set(sleepers(target.pid))
+            result.check(not held, f"{attempt}: threads {sorted(held)} are paused {GRACE_S} s later")
             result.check(target.poll() is None and moves(counted), f"{attempt}: the target stands still")
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(profiler.pid, signal.SIGKILL)
             profiler.communicate()
-    result.done = f"{options.count} times at 0.3 to {options.longest} s; threads were just paused {busy} times"
+    result.done = f"{options.count} times; threads were just paused {busy} times"
     return result
 
 
@@ -437,7 +452,7 @@ def sanitizers(options: argparse.Namespace) -> Result:
             expected = alone(words)
             with started(words) as target:
                 output = _Output(target, None)
-                attachment = Attachment(engine, program, "work_a" if _has(program, "work_a") else "work")
+                attachment = Attachment(engine, program, "mix_lane")
                 before = engine.counters()["pauses"]
                 engine.add_process(target.pid)
                 while output.is_alive():
@@ -451,11 +466,6 @@ def sanitizers(options: argparse.Namespace) -> Result:
             pauses += paused
     result.done = f"AddressSanitizer and ThreadSanitizer, {pauses:,} pauses, no report"
     return result
-
-
-def _has(program: Path, function: str) -> bool:
-    listing = subprocess.run(["nm", program], capture_output=True, text=True, check=True).stdout
-    return f" {function}\n" in listing
 
 
 def source(options: argparse.Namespace) -> Result:
@@ -492,7 +502,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--count", type=int, default=200, help="how often (default: %(default)s)")
-    parser.add_argument("--longest", type=float, default=4.0, help="latest moment in s (default: %(default)s)")
+    parser.add_argument("--longest", type=float, default=0.6, help="kills, stops: latest moment in s (default: 0.6)")
     parser.add_argument("--only", default="", help="programs: only those whose command line has this in it")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--report", type=Path, help="file to add a line to")
