@@ -314,7 +314,16 @@ class Engine:
         from bcc import BPF
         from bcc.libbcc import lib
 
-        program = self._kernel.bpf.load_func(f"on_visit_{point}", BPF.KPROBE)
+        function = f"on_visit_{point}"
+        if "CAP_SYS_ADMIN" not in kernel_calls.effective_capabilities():
+            # Ordinary uprobes need it; the link that holds many of them (Linux 6.6) does with CAP_PERFMON.
+            program = self._kernel.bpf.load_func(function, BPF.KPROBE, attach_type=kernel_calls.TRACE_UPROBE_MULTI)
+            try:
+                self._probes.append(kernel_calls.link_uprobes(program.fd, path, [file_offset]))
+            except OSError as error:
+                raise CausalError(f"cannot probe {path}: {error.strerror}", "run as root") from None
+            return
+        program = self._kernel.bpf.load_func(function, BPF.KPROBE)
         name = f"causal_{os.getpid()}_{point}_{len(self._probes)}"
         with _captured_output() as output:
             fd = lib.bpf_attach_uprobe(program.fd, 0, name.encode(), os.fsencode(path), file_offset, -1, 0)
