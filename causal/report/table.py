@@ -70,7 +70,7 @@ class TableReporter:
     def _render_shares(self, analysis: Analysis) -> None:
         """What is known without experiments."""
         for point, rate in analysis.rates.items():
-            self._line(f"Progress point {self._name(point)}: {_rate(rate)} visits/s", style="bold")
+            self._line(f"Progress point {self._name(point)}: {rate_text(rate)} visits/s", style="bold")
         table = _new_table()
         table.add_column("region", no_wrap=True)
         table.add_column("CPU", justify="right", no_wrap=True, width=5)
