@@ -215,6 +215,8 @@ class Experiments:
             if reading is None:
                 return False
             void = "cgroup CPU quota throttled the target" if self.world.throttled() > throttled else ran_ahead(reading)
+            if reading.counters.get("abandoned"):
+                void = "the profiler was stopped meanwhile"
             self._record(arm, replace(pair, level=level), reading, settle_ns, void)
             readings[arm] = reading
             self._learn(arm, pair, reading)

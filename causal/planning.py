@@ -122,8 +122,10 @@ class Planner:
         levels: Sequence[int] | None = None,
         only: frozenset[int] | None = None,
         options: PlanOptions | None = None,
+        observe_only: bool = False,
     ) -> None:
         self._rng = rng
+        self._observe_only = observe_only  # nothing can be paused: no pairs, only looks
         self._levels = tuple(levels) if levels else LADDERS[0]
         self._fixed_levels = bool(levels)
         self._only = only
@@ -182,7 +184,7 @@ class Planner:
     def next_pair(self, samples: Mapping[int, int]) -> Pair | None:
         """The next pair given the samples per region of late; None when nothing in scope runs."""
         shares = self.candidates(samples)
-        if not shares:
+        if not shares or self._observe_only:
             return None
         # What is settled becomes more precise when nothing else is left to do.
         regions = [region for region in shares if region not in self.settled] or list(shares)

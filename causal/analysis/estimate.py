@@ -73,6 +73,8 @@ def estimate(profile: Profile) -> Analysis:
         overhead=measure_overhead(profile, windows, names),
         diagnosis=diagnose(profile, windows, names, results),
         dilation=overall,
+        shares=_shares(profile),
+        rates=_rates(windows, names),
     )
 
 
@@ -321,6 +323,17 @@ def _rate(windows: Sequence[Window], point: str, min_visits: int) -> float | Non
     watched = [(visits.delta, window.effective_ns) for window in windows if (visits := visits_of(window, point))]
     total = sum(delta for delta, _ in watched)
     return total / (sum(time_ns for _, time_ns in watched) * 1e-9) if total >= min_visits else None
+
+
+def _rates(windows: Sequence[Window], points: Sequence[str]) -> dict[str, float]:
+    plain = [window for window in windows if window.arm == "plain"]
+    found = ((point, _rate(plain, point, 1)) for point in points)
+    return {point: rate for point, rate in found if rate is not None}
+
+
+def _shares(profile: Profile) -> dict[str, float]:
+    known = ((region, cpu_share(profile, region)) for region in profile.samples)
+    return dict(sorted(((r, share) for r, share in known if share), key=lambda item: (-item[1], item[0])))
 
 
 def cpu_share(profile: Profile, region: str) -> float | None:

@@ -137,7 +137,10 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Everything there is to report about a profile; `regions` are ranked, the most rewarding first."""
+    """Everything there is to report about a profile; `regions` are ranked, the most rewarding first.
+
+    What needs no experiments: `shares` of the CPU samples by region, the largest first; visits/s by point in `rates`.
+    """
 
     path: str
     command: tuple[str, ...]
@@ -146,3 +149,5 @@ class Analysis:
     overhead: Overhead
     diagnosis: Diagnosis
     dilation: dict[str, Gain] = field(default_factory=dict)
+    shares: dict[str, float] = field(default_factory=dict)
+    rates: dict[str, float] = field(default_factory=dict)

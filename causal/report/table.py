@@ -20,6 +20,7 @@ _FEW_LEVELS, _ROOMY = (0.25, 1.0), 100
 _NARROW, _WIDE, _WIDEST = 66, 130, 150
 _GAIN_CELLS = 10
 _CURVE_CELLS = 8
+_SHARES = 12
 _SENTENCES = 10
 # A margin of more than this (100 points) is no answer.
 _MEANINGLESS = 1.0
@@ -48,6 +49,8 @@ class TableReporter:
             results = [result for result in analysis.regions if result.progress_point == point]
             if results:
                 self._render_point(point, results)
+        if not analysis.regions and analysis.shares:
+            self._render_shares(analysis)
         self._render_diagnosis(analysis.diagnosis, len(analysis.command) > 0)
 
     def _render_point(self, point: str, results: Sequence[RegionResult]) -> None:
@@ -62,6 +65,19 @@ class TableReporter:
             self._print(self._full_table(results, scale))
         if self._width < _WIDE:
             self._sentences(results)
+        self._line("")
+
+    def _render_shares(self, analysis: Analysis) -> None:
+        """What is known without experiments."""
+        for point, rate in analysis.rates.items():
+            self._line(f"Progress point {self._name(point)}: {rate_text(rate)} visits/s", style="bold")
+        table = _new_table()
+        table.add_column("region", no_wrap=True)
+        table.add_column("CPU", justify="right", no_wrap=True, width=5)
+        dots = ".." if self._ascii else "\N{HORIZONTAL ELLIPSIS}"
+        for region, share in list(analysis.shares.items())[:_SHARES]:
+            table.add_row(Text(elide_middle(self._name(region), self._width - 8, dots)), Text(f"{share * 100:.0f}%"))
+        self._print(table)
         self._line("")
 
     def _narrow_table(self, results: Sequence[RegionResult]) -> Table:
