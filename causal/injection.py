@@ -11,12 +11,11 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from causal.capabilities import INJECTOR_PATH
 from causal.errors import CausalError
 from causal.processes import NO_PAUSES, Process, look_up, obstacle
 
-INJECTOR_PATH = Path(__file__).resolve().parent.parent / "bpf" / "stub" / "causal-inject"
 _PATIENCE_S = 20.0
 # A program just executed by one of ours may still bring the preloaded library, and Go its own handlers.
 _GRACE_S = 0.15
