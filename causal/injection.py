@@ -1,7 +1,7 @@
 """Brings the pause handler into processes that run already, by the small program `causal-inject`.
 
-It is a program of its own because it must finish what it began: a thread abandoned half-way would crash. So it has a
-session of its own, where neither Ctrl-C nor the end of the profiler reaches it.
+It is a program of its own because it must finish what it began: a thread abandoned half-way would crash. So it is
+detached: neither Ctrl-C nor the end of the profiler reaches it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def inject(process: Process, table: Table, chain: bool = False) -> Injected:
     words = [process.pid, process.start, table.descriptor, table.lines, int(chain)]
     try:
         # communicate() would kill it when interrupted, so it writes into a pipe that holds all it says.
-        helper = subprocess.Popen(
+        injector = subprocess.Popen(
             [str(INJECTOR_PATH), *map(str, words)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, pass_fds=[table.descriptor], start_new_session=True, text=True, cwd="/",
         )  # fmt: skip
@@ -69,11 +69,11 @@ def inject(process: Process, table: Table, chain: bool = False) -> Injected:
         raise InjectionError(
             "missing", f"cannot start {INJECTOR_PATH}: {error.strerror}", "build it: scripts/setup"
         ) from None
-    assert helper.stdout
-    with helper.stdout:
-        line = helper.stdout.read()
+    assert injector.stdout
+    with injector.stdout:
+        line = injector.stdout.read()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        helper.wait(_PATIENCE_S)
+        injector.wait(_PATIENCE_S)
     return parse_report(process, line)
 
 
