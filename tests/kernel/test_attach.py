@@ -274,7 +274,8 @@ def test_two_processes_are_one_system(start_profiler, causal_bpf, pair, tmp_path
     finished = profiler.wait()
     assert (finished.code, finished.out, finished.err) == (0, "", "")
     profile = read_profile(path)
-    assert profile.end.reason == "interrupt" and profile.end.messages == ()
+    assert profile.end.reason == "interrupt"
+    assert not [message for message in profile.end.messages if "paused" in message]
     assert profile.header.pid == pair.pid and profile.header.options["attached"] == [pair.pid]
     # Work of the child is seen too, and both are paused.
     assert profile.samples["pong_work"] > 100 and profile.samples["ping_work"] > 100

@@ -83,7 +83,7 @@ def test_a_static_program(start_profiler, tmp_path):
     assert profiler.wait().err == ""
     end = read_profile(path).end
     assert end.diagnosis["pauses"] > 10 and end.diagnosis["unregistered"] == 0
-    assert end.messages == ()
+    assert not [message for message in end.messages if "paused" in message]
 
 
 # --- ended from outside ---------------------------------------------------------------------------------------------
