@@ -30,6 +30,7 @@ UPROBE_PMU_PATH = Path("/sys/bus/event_source/devices/uprobe/type")
 LOCKDOWN_PATH = Path("/sys/kernel/security/lockdown")
 PARANOID_PATH = Path("/proc/sys/kernel/perf_event_paranoid")
 STUB_PATH = Path(__file__).resolve().parent.parent / "bpf" / "stub" / "libcausal-stub.so"
+INJECTOR_PATH = STUB_PATH.with_name("causal-inject")
 
 # The inode of the first pid namespace never changes (PROC_PID_INIT_INO in the kernel's proc_ns.h).
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
@@ -284,6 +285,8 @@ def _uprobes() -> str:
         # On the text of this very module: a file that no process maps as code, so nothing is ever hit.
         os.close(kernel.open_perf_event(event_type, 0, path=os.path.abspath(__file__)))
     except OSError as error:
+        if error.errno in (errno.EPERM, errno.EACCES):
+            return f"by a uprobe_multi link: {_uprobe_multi()}"  # which needs no CAP_SYS_ADMIN
         if error.errno != errno.EIO:  # EIO: a file system that cannot hold uprobes; the machinery is there
             raise _Missing(f"a uprobe is refused: {error.strerror}", _refused(error, "4.17")) from None
     return "one was placed"
@@ -301,6 +304,15 @@ def _stub() -> str:
     if done.returncode or "LD_PRELOAD" in done.stderr:
         raise _Missing(f"{STUB_PATH} cannot be preloaded: {done.stderr.strip() or done.returncode}", remedy)
     return str(STUB_PATH)
+
+
+def _injector() -> str:
+    remedy = "needed by attach and for static programs; build it: scripts/setup, or install the package again"
+    if not os.access(INJECTOR_PATH, os.X_OK):
+        raise _Missing(f"no {INJECTOR_PATH}", remedy)
+    if "CAP_SYS_PTRACE" not in kernel.effective_capabilities():
+        return f"{INJECTOR_PATH}, for processes of this user only (no CAP_SYS_PTRACE)"
+    return str(INJECTOR_PATH)
 
 
 def _uprobe_multi() -> str:
@@ -350,6 +362,7 @@ _PROBES = (
     _Probe("tracepoints", True, _tracepoints),
     _Probe("cpu-clock event", True, _cpu_clock),
     _Probe("uprobes", True, _uprobes),
+    _Probe("injector", False, _injector),
     _Probe("uprobe_multi link", False, _uprobe_multi),
     _Probe("hardware cycles", False, _hardware_cycles),
     _Probe("perf paranoia", False, _paranoid),

@@ -1,4 +1,5 @@
-"""Compiles the cooperating preload library, `libcausal-stub.so`, from stub.c.
+"""Compiles what the profiler brings into other processes: `libcausal-stub.so`, which `run` preloads, and
+`causal-inject`, which brings the same handler into a process that runs already.
 
 Runs by itself whenever the package is built, also for an editable install (it is hatchling's custom build
 hook), and by hand after an edit: `python3 bpf/stub/build.py` compiles only when a source is newer.
@@ -11,20 +12,21 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 HERE = Path(__file__).resolve().parent
-SOURCE = HERE / "stub.c"
 LIBRARY = HERE / "libcausal-stub.so"
+INJECTOR = HERE / "causal-inject"
+LIBRARY_SOURCES = ("stub.c",)
+HANDLER_SOURCES = ("handler.c",)
+INJECTOR_SOURCES = ("inject.c", "tracee_x86_64.c")
 
-# The library runs inside signal handlers of other people's programs, in any thread, libc and coroutine.
+STRICT = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"]
+# Both handlers run inside signal handlers of other people's programs, in any thread, libc and coroutine.
 CFLAGS = [
-    "-std=gnu11",
-    "-O2",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
+    *STRICT,
     "-ffreestanding",
     "-fPIC",
     "-fvisibility=hidden",  # a preloaded name would otherwise take the place of the program's own
@@ -35,6 +37,7 @@ CFLAGS = [
     "-fno-omit-frame-pointer",  # stacks stay readable while a thread sleeps in the handler:
     "-fasynchronous-unwind-tables",  # for other profilers, for gdb, and for pthread_cancel's unwinding
 ]
+HANDLER_CFLAGS = [*CFLAGS, "-fno-jump-tables"]  # a table would lie outside of what is copied
 LDFLAGS = [
     "-nostdlib",
     "-shared",
@@ -49,7 +52,7 @@ LDFLAGS = [
 
 
 class BuildError(RuntimeError):
-    """The stub cannot be compiled; the message says why and what to do."""
+    """Something cannot be compiled; the message says why and what to do."""
 
 
 def compiler() -> list[str]:
@@ -58,46 +61,60 @@ def compiler() -> list[str]:
 
 
 def is_stale() -> bool:
-    """Whether the library is missing or older than a source, a header or these flags."""
-    if not LIBRARY.exists():
+    """Whether a product is missing or older than a source, a header or these flags."""
+    if not (LIBRARY.exists() and INJECTOR.exists()):
         return True
-    built = LIBRARY.stat().st_mtime_ns
+    built = min(product.stat().st_mtime_ns for product in (LIBRARY, INJECTOR))
     inputs = [*HERE.glob("*.c"), *HERE.glob("*.h"), Path(__file__)]
     return any(path.stat().st_mtime_ns > built for path in inputs)
 
 
-def compile_stub() -> Path:
-    """Compile stub.c and put the library in place atomically; raises BuildError with the compiler's words."""
-    # Written beside and renamed: a program that has the old library mapped keeps its own copy.
-    fresh = LIBRARY.with_name(f".{LIBRARY.name}.{os.getpid()}")
-    command = [*compiler(), *CFLAGS, str(SOURCE), "-o", str(fresh), *LDFLAGS]
+def compile_library() -> None:
+    """Compile the preload library; raises BuildError with the compiler's words."""
+    _produce(LIBRARY, CFLAGS, [HERE / name for name in LIBRARY_SOURCES], LDFLAGS)
+
+
+def compile_injector() -> None:
+    """Compile the injector with the handler inside; raises BuildError with the compiler's words."""
+    handler = HERE / f".handler.{os.getpid()}.o"
+    try:
+        _produce(handler, [*HANDLER_CFLAGS, "-c"], [HERE / name for name in HANDLER_SOURCES], [])
+        _produce(INJECTOR, STRICT, [*(HERE / name for name in INJECTOR_SOURCES), handler], ["-Wl,-z,noexecstack"])
+    finally:
+        handler.unlink(missing_ok=True)
+
+
+def _produce(product: Path, cflags: Sequence[str], inputs: Sequence[Path], ldflags: Sequence[str]) -> None:
+    # Written beside and renamed: whoever has the old one mapped keeps its own copy.
+    fresh = product.with_name(f".{product.name.lstrip('.')}.{os.getpid()}.new")
+    command = [*compiler(), *cflags, *map(str, inputs), "-o", str(fresh), *ldflags]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise BuildError(f"cannot compile {SOURCE}:\n{shlex.join(command)}\n{done.stderr}")
+            raise BuildError(f"cannot compile {product.name}:\n{shlex.join(command)}\n{done.stderr}")
         if done.stderr:
             sys.stderr.write(done.stderr)
         fresh.chmod(0o755)  # the program under test may belong to another user, whatever our umask
-        fresh.replace(LIBRARY)
+        fresh.replace(product)
     except FileNotFoundError:
         raise BuildError(f"no C compiler ({command[0]}): install gcc and the libc headers, or set CC") from None
     finally:
         fresh.unlink(missing_ok=True)
-    return LIBRARY
 
 
-def ensure_stub() -> bool:
-    """Compile the library if it is stale; returns whether it was compiled. Raises BuildError."""
+def ensure_built() -> bool:
+    """Compile both if anything is stale; returns whether it was. Raises BuildError."""
     if not is_stale():
         return False
-    compile_stub()
+    compile_library()
+    compile_injector()
     return True
 
 
 def main() -> int:
     """Compile when stale; exit code 1 with the reason when that fails."""
     try:
-        ensure_stub()
+        ensure_built()
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -119,8 +136,8 @@ class StubBuildHook(HookBase):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile the stub and mark the wheel as one for this platform."""
-        ensure_stub()
+        """Compile both and mark the wheel as one for this platform."""
+        ensure_built()
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform}"

@@ -8,8 +8,9 @@ import signal
 import pytest
 
 from causal.errors import UsageError
-from causal.recording import Interruption, Outcome
+from causal.recording import Outcome
 from cli import main, run
+from cli.recording import interruptible
 
 
 def options(*words):
@@ -79,8 +80,7 @@ def test_exit_codes(reason, status, code):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_asks_and_the_second_insists(number):
     before = signal.getsignal(number)
-    interruption = Interruption()
-    with pytest.raises(KeyboardInterrupt), run._signals(interruption):
+    with pytest.raises(KeyboardInterrupt), interruptible() as interruption:
         os.kill(os.getpid(), number)
         assert interruption.requested
         os.kill(os.getpid(), number)
