@@ -180,7 +180,7 @@ def _has_two_lines(design: Floats, target: Floats, residual: Floats, groups: Int
     """Per group, whether two lines are more likely than one, with a valley between them.
 
     Two lines that meet leave no two heaps of residuals from a line between them: most residuals are small. So both
-    lines are fitted, as in the ladder, from two starts: traces above the common line and below it, far from it and near.
+    lines are fitted, as in the ladder, from two starts: traces above the common line and below, far from it and near.
     """
     count, width = int(groups.max()) + 1, design.shape[1]
     size = np.bincount(groups, minlength=count).astype(np.float64)

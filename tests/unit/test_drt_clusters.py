@@ -48,7 +48,7 @@ def test_snapbuddy():
 
 
 def test_a_group_in_which_a_class_that_grows_leaves_one_that_does_not():
-    """Words, blanks, and blanks before a letter for a pattern that backtracks: only the last kind grows, as a square."""
+    """Words, blanks, and blanks before a letter for a pattern that backtracks: only the last grows, as a square."""
     rng = np.random.default_rng(1)
     size = np.tile(np.arange(400.0, 8400.0, 400.0), 3)
     kind = np.repeat(np.arange(3), 20)
