@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from causal.errors import UsageError
 from cli.arguments import duration, fraction, positive
 from cli.command import examples
-from cli.interruption import orderly_interruption
+from cli.interruption import interruptible
 from cli.trace_callers import trace_callers
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _trace_runs(args: argparse.Namespace) -> int:
         max_slowdown=args.max_slowdown,
         force=args.force,
     )
-    with orderly_interruption() as interrupted, TraceProgress(args.quiet) as progress:
+    with interruptible() as interrupted, TraceProgress(args.quiet) as progress:
         summary = RunTracer(options, find_inputs(args.inputs), interrupted, progress.show).trace()
         progress.stop()
         if not args.quiet:
@@ -238,7 +238,7 @@ def _trace_requests(args: argparse.Namespace) -> int:
         max_overhead=args.max_overhead,
         force=args.force,
     )
-    with orderly_interruption() as interrupted, TraceProgress(args.quiet) as progress:
+    with interruptible() as interrupted, TraceProgress(args.quiet) as progress:
         summary = RequestTracer(options, interrupted, progress.show).trace()
         progress.stop()
         if not args.quiet:

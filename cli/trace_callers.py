@@ -7,7 +7,7 @@ import json
 import signal
 
 from causal.errors import UsageError
-from cli.interruption import orderly_interruption
+from cli.interruption import interruptible
 
 
 def trace_callers(args: argparse.Namespace) -> int:
@@ -29,7 +29,7 @@ def trace_callers(args: argparse.Namespace) -> int:
     if command and not args.inputs:
         raise UsageError("no inputs", "give the same --inputs as for the traces, or some of them")
     options = CallersOptions(functions_of_tree(args.callers_of), args.binary, args.stdin, args.timeout)
-    with orderly_interruption() as interrupted, TraceProgress(args.quiet) as progress:
+    with interruptible() as interrupted, TraceProgress(args.quiet) as progress:
         if args.pid is not None:
             main = program_of(args.pid)
             report = callers_in_process(args.pid, args.duration, main, options, interrupted, progress.show)

@@ -10,7 +10,7 @@ import pytest
 from causal.errors import UsageError
 from causal.recording import Outcome
 from cli import main, run
-from cli.recording import interruptible
+from cli.interruption import interruptible
 
 
 def options(*words):
