@@ -27,16 +27,18 @@ from causal.experiment import Experiments, Status, Surroundings
 from causal.planning import Planner, PlanOptions
 from causal.profile import End, Header, ProfileWriter, ProgressPoint
 from causal.progress import PointSpec, Probe, parse_spec, resolve
+from causal.project import ProjectScope
 from causal.quota import throttled_periods
-from causal.regions import RegionTable, Scope
+from causal.regions import CODE_UNITS, RegionTable, Scope
 from causal.repetition import END_TO_END, Repetitions
+from causal.symbols.debugfile import find_debug_path
 from causal.symbols.elf import Binary
 from causal.symbols.executables import find_command, resolve_executable
 from causal.symbols.libraries import libraries_of
-from causal.target import Target, main_region_table
+from causal.target import Target
 from causal.windows import EngineOptions
 
-UNITS = ("function", "module", "thread")
+UNITS = (*CODE_UNITS, "module", "thread")
 _TERMINATE_PATIENCE_S = 5.0
 
 
@@ -47,8 +49,9 @@ class RunOptions:
     command: Sequence[str]
     output: Path
     points: Sequence[str] = ()
-    unit: str = "function"
+    unit: str | None = None
     binaries: Sequence[str] = ()
+    sources: Sequence[str] = ()
     only: Sequence[str] = ()
     speedups: Sequence[int] | None = None
     duration_s: float | None = None
@@ -77,6 +80,8 @@ class Subject:
     program: str  # the file that is executed
     main: Binary  # the ELF file behind it: itself, or the interpreter of a script
     owner: Owner | None
+    unit: str
+    scope: Scope
     table: RegionTable
     only: frozenset[int] | None
     probes: dict[str, list[Probe]]
@@ -99,32 +104,55 @@ class Interruption:
 
 def examine(options: RunOptions) -> Subject:
     """Check the command, the unit, the regions and the points. Raises CausalError with a remedy for each mistake."""
-    if options.unit not in UNITS:
+    if options.unit not in (None, *UNITS):
         raise UsageError(f"unit {options.unit} is not available yet", f"choose one of {', '.join(UNITS)}")
     program = os.path.realpath(find_command(options.command[0]))
     main = Binary.load(os.path.realpath(resolve_executable(options.command[0])))
     owner = invoking_user()
     _refuse_what_cannot_pause(main, owner)
-    table = main_region_table(options.unit, main.path, options.engine.max_ranges)
-    scope = _scope(options, main)
+    unit = options.unit or default_unit(main)
+    scope = _scope(options, unit, main)
+    table = RegionTable(unit, options.engine.max_ranges)
     libraries = libraries_of(main)
-    if options.unit == "function":
-        paths = map(os.path.realpath, libraries)  # as the kernel names them in a process's mappings
-        table.add_functions(Binary.load(path) for path in paths if scope.includes(path))
+    if unit in CODE_UNITS:
+        paths = (main.path, *map(os.path.realpath, libraries))  # as the kernel names them in a process's mappings
+        scope.add_code(table, [Binary.load(path) for path in dict.fromkeys(paths) if scope.includes(path)])
+        _require_lines(scope, table)
+    elif unit == "module" and scope.includes(main.path):
+        table.add_module(main.path)
     specs = tuple(parse_spec(text) for text in options.points)
     names = [spec.name for spec in specs]
     if len(set(names)) != len(names):
         raise UsageError("two progress points have the same name", "name them apart: -p NAME=SPEC")
     probes = {spec.name: resolve(spec, main, libraries) for spec in specs}
     only = None
-    if options.only and options.unit == "function":
+    if options.only and unit in CODE_UNITS:
         only = frozenset(region.id for region in table.select(options.only))
-    return Subject(program, main, owner, table, only, probes, specs)
+    return Subject(program, main, owner, unit, scope, table, only, probes, specs)
 
 
-def _scope(options: RunOptions, main: Binary) -> Scope:
-    """One module alone would be no choice: without patterns the unit `module` counts them all."""
-    everything = ("*",) if options.unit == "module" else ()
+def default_unit(main: Binary) -> str:
+    """Lines where the program has debug information, else functions."""
+    return "line" if find_debug_path(main) else "function"
+
+
+def _require_lines(scope: Scope, table: RegionTable) -> None:
+    if not isinstance(scope, ProjectScope) or len(table):
+        return
+    if scope.notes:
+        path, why = next(iter(scope.notes.items()))
+        what, _, how = why.partition(": ")
+        raise CausalError(f"{path} has {what}", how)
+    raise UsageError("no source line is in scope", "widen the scope: -s '*' takes every source file, -b more binaries")
+
+
+def _scope(options: RunOptions, unit: str, main: Binary) -> Scope:
+    if unit in ("line", "file"):
+        return ProjectScope(main, options.binaries, options.sources)
+    if options.sources:
+        raise UsageError(f"-s selects source files, which the unit {unit} does not know", "use --unit line or file")
+    # One module alone would be no choice: without patterns they all count.
+    everything = ("*",) if unit == "module" else ()
     return Scope(main.path, options.binaries or everything)
 
 
@@ -220,7 +248,7 @@ class _Recorder:
         return Planner(self.rng, self.options.speedups, self.subject.only, plan)
 
     def _target(self) -> Target:
-        return Target(self.engine, self.subject.table, _scope(self.options, self.subject.main))
+        return Target(self.engine, self.subject.table, self.subject.scope)
 
     def _start_child(self) -> Child:
         engine = self.engine
@@ -265,7 +293,7 @@ class _Recorder:
                 started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 machine=machine(),
                 options={
-                    "unit": self.options.unit,
+                    "unit": self.subject.unit,
                     "period_ns": self.engine.options.period_ns,
                     "seed": self.options.seed,
                     "duration_s": self.options.duration_s,
@@ -323,7 +351,14 @@ class _Recorder:
 
     def _messages(self, counters: dict[str, int], target: Target) -> tuple[str, ...]:
         messages = [f"{path}: {why}" for path, why in target.unreadable.items()]
-        if self.subject.main.is_stripped and self.options.unit == "function":
+        if isinstance(self.subject.scope, ProjectScope):
+            messages += [f"{path}: {why}" for path, why in self.subject.scope.notes.items()]
+        elif self.options.unit is None and not self.subject.main.is_stripped:
+            messages.append(
+                f"{self.subject.main.path} has no line information, so functions are the regions: build it with -g, or "
+                "install its debug package, to see lines"
+            )
+        if self.subject.main.is_stripped and self.subject.unit == "function":
             messages.append(
                 f"{self.subject.main.path} is stripped: only functions it exports can be regions; "
                 "--unit module and --unit thread still work"
@@ -337,7 +372,7 @@ class _Recorder:
         if self.options.only and self.subject.only is None:
             seen = [region.name for region in self.subject.table]
             if not any(self.subject.table.matches(region, self.options.only) for region in self.subject.table):
-                messages.append(f"--only matched no {self.options.unit}; there were {', '.join(seen) or 'none'}")
+                messages.append(f"--only matched no {self.subject.unit}; there were {', '.join(seen) or 'none'}")
         run_ns = time.monotonic_ns() - self.began_ns - self.startup_ns
         if counters["wakes_target"] * self.engine.options.period_ns > run_ns:
             messages.append(

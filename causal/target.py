@@ -16,7 +16,7 @@ import numpy as np
 from causal.engine import MAPPING, Engine
 from causal.errors import CausalError
 from causal.mappings import Mapping, read_maps
-from causal.regions import RegionTable, Scope
+from causal.regions import CODE_UNITS, RegionTable, Scope
 from causal.symbols.elf import Binary
 
 
@@ -87,8 +87,8 @@ class Target:
                 continue
             if self._table.unit == "module":
                 self._table.add_module(path)
-            elif self._table.unit == "function" and (binary := self._binary(path)):
-                self._table.add_functions([binary])
+            elif self._table.unit in CODE_UNITS and (binary := self._binary(path)):
+                self._scope.add_code(self._table, [binary])
         if len(self._table.ranges) != before:
             self._engine.write_ranges(self._table.ranges)
 

@@ -41,15 +41,25 @@ class RunCommand:
         )  # fmt: skip
         what.add_argument("--repeat", type=positive, metavar="N", help="no point: run the program N times, end to end")
         what.add_argument(
-            "-u", "--unit", default="function", choices=("function", "module", "thread"),
-            help="what is sped up (default: %(default)s)",
+            "-u", "--unit", choices=("line", "file", "function", "module", "thread"),
+            help="what is sped up (default: line where there is debug information, else function)",
+        )  # fmt: skip
+        what.add_argument(
+            "-s", "--scope", metavar="PATTERN", action="append", default=[],
+            help="source files whose lines count, as 'src/*', parser.c or '!vendor' (default: all but system headers, "
+            "toolchains and their standard libraries)",
         )  # fmt: skip
         what.add_argument(
             "-b", "--binary", metavar="PATTERN", action="append", default=[],
-            help="binaries whose code counts, as libfoo or '!libbar' (default: the main executable)",
+            help="binaries whose code counts, as libfoo or '!libbar' (default: the main executable; with lines also "
+            "libraries built from the same project)",
         )  # fmt: skip
         what.add_argument(
-            "--only", metavar="REGION", action="append", default=[], help="try only these regions (names or globs)"
+            "--only",
+            metavar="REGION",
+            action="append",
+            default=[],
+            help="try only these regions (names or globs; file.c:10-20 or a function for its lines)",
         )
         what.add_argument(
             "--speedups", type=percents, metavar="LIST",
@@ -58,12 +68,10 @@ class RunCommand:
         how = parser.add_argument_group("how long and how")
         how.add_argument("--duration", type=duration, metavar="T", help="stop after T (30s, 2m); default: when it ends")
         how.add_argument("--seed", type=int, help="make the choice of experiments repeatable")
-        how.add_argument(
-            "--period", type=duration, metavar="T", help="sampling period (default: by its cost)"
-        )
+        how.add_argument("--period", type=duration, metavar="T", help="sampling period (default: by its cost)")
         how.add_argument("--max-pause", type=duration, default=0.2, metavar="T", help="longest pause (default: 200ms)")
         how.add_argument("--max-threads", type=positive, default=16384, metavar="N", help=argparse.SUPPRESS)
-        how.add_argument("--max-ranges", type=positive, default=524288, metavar="N", help=argparse.SUPPRESS)
+        how.add_argument("--max-ranges", type=positive, default=1 << 20, metavar="N", help=argparse.SUPPRESS)
         how.add_argument("--max-mappings", type=positive, default=65536, metavar="N", help=argparse.SUPPRESS)
         how.add_argument("--keep-running", action="store_true", help="leave the program running after --duration")
         out = parser.add_argument_group("output")
@@ -119,6 +127,7 @@ def _options(args: argparse.Namespace) -> RunOptions:
         points=args.progress,
         unit=args.unit,
         binaries=args.binary,
+        sources=args.scope,
         only=args.only,
         speedups=args.speedups,
         duration_s=args.duration,

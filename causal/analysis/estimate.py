@@ -15,7 +15,7 @@ from causal.analysis.pairs import PairData, collect_pairs, usable, visits_of
 from causal.analysis.rates import MIN_PAIRS, LevelEffects, level_effects, pooled_gain
 from causal.analysis.results import Analysis, CurveFit, Gain, PointResult, RegionResult, Verdict
 from causal.analysis.verdict import SIGNIFICANT, is_paced, judge
-from causal.profile import Profile, Window
+from causal.profile import Profile, Region, Window
 
 # As COZ: with fewer levels than this, the one at 0 included, a slope says too little to be shown.
 _MIN_LEVELS_FOR_SLOPE = 5
@@ -193,9 +193,12 @@ def _result(
 ) -> RegionResult:
     verdict, explanation = judge(fit, p_value, paced, _why_no_fit(item))
     points = _points(item, systematic, withheld=paced)
+    region = _region(profile, item.region)
     result = RegionResult(
         region=item.region,
-        unit=_unit(profile, item.region),
+        unit=region.unit,
+        source=region.source,
+        function=region.function,
         progress_point=item.point,
         baseline_rate=_baseline_rate(windows, item),
         cpu_share=cpu_share(profile, item.region),
@@ -254,11 +257,11 @@ def _why_no_fit(item: _Evidence) -> str:
     return f"only {visits} visits of {item.point} during its experiments; choose a point that is visited more often"
 
 
-def _unit(profile: Profile, name: str) -> str:
+def _region(profile: Profile, name: str) -> Region:
     for region in profile.regions:
         if region.name == name:
-            return region.unit
-    return str(profile.header.options.get("unit") or "unknown")
+            return region
+    return Region(name, str(profile.header.options.get("unit") or "unknown"))
 
 
 def _baseline_rate(windows: Sequence[Window], item: _Evidence) -> float | None:

@@ -60,6 +60,8 @@ def _region(result: RegionResult) -> dict[str, Any]:
         "verdict": result.explanation,
         "phase_factor": result.phase_factor,
         "points": [_point(point) for point in result.points],
+        "source": result.source,
+        "function": result.function,
     }
 
 

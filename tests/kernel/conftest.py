@@ -53,14 +53,15 @@ def causal_bpf(start_profiler):
 def record(causal_bpf, tmp_path):
     """`record("barrier", "5000", options=["--duration", "8s"])`: a quiet run with a profile.
 
-    The program is a path; the progress point is `progress` unless the options name another.
+    The program is a path; the progress point is `progress` and the unit `function` unless the options name others.
     """
     numbers = itertools.count()
 
     def run(program, *arguments, options=(), point="progress", seed=1, **popen):
         path = tmp_path / f"profile{next(numbers)}.jsonl"
         points = ("-p", point) if point else ()
-        words = ("run", "--quiet", "--seed", seed, *points, *options, "-o", path, "--", program, *arguments)
+        unit = () if "-u" in options else ("-u", "function")
+        words = ("run", "--quiet", "--seed", seed, *points, *unit, *options, "-o", path, "--", program, *arguments)
         return Recording(path, causal_bpf(*words, **popen))
 
     return run

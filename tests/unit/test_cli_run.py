@@ -21,7 +21,7 @@ def options(*words):
 def test_defaults():
     found = options("-p", "step", "--", "./prog", "--flag", "-p", "x")
     assert found.command == ["./prog", "--flag", "-p", "x"]
-    assert found.points == ["step"] and found.unit == "function"
+    assert found.points == ["step"] and found.unit is None and found.sources == []
     assert found.duration_s is None and found.speedups is None and found.seed is None
     assert found.engine.period_ns == 1_000_000 and found.engine.max_pause_ns == 200_000_000
     assert not found.force and not found.keep_running
