@@ -124,6 +124,21 @@ class SourceLines:
             line[open_], instance[open_] = inside["call_line"], inside["parent"]
             open_ = open_[~scope[file[open_]] & (instance[open_] < len(self.instances))]
 
+    def chain(self, address: int) -> list[tuple[str, int]]:
+        """(path, line) of an address, innermost first: its own, then the calls it was inlined through. ("", 0) is no
+        line."""
+        at = np.array([address], np.uint64)
+        file, line = (int(part[0]) for part in self._at(at))
+        instance = int(_take(self.pieces, at)["instance"][0]) if len(self.pieces) else NO_INSTANCE
+        found = [(self.files[file - 1] if file else "", line)]
+        while instance < len(self.instances) and len(found) < _MAX_CHAIN:
+            inside = self.instances[instance]
+            instance = int(inside["parent"])
+            if instance != NO_INSTANCE:
+                file = int(inside["call_file"])
+                found.append((self.files[file - 1] if 0 < file <= len(self.files) else "", int(inside["call_line"])))
+        return found
+
     def function_names(self, instances: NDArray[np.uint32]) -> list[str]:
         """How the function of each instance is called, without parameters; "" where that is unknown."""
         known = instances < len(self.instances)

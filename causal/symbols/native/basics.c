@@ -9,7 +9,7 @@ u64 get_fixed(struct cursor *c, int size)
 {
 	u64 value = 0;
 
-	if (c->bad || c->end - c->at < size) {
+	if (c->bad || size > 8 || c->end - c->at < size) {
 		c->bad = true;
 		return 0;
 	}
@@ -149,6 +149,12 @@ void *grow(struct reader *r, struct vector *v, size_t item, u64 more)
 		v->room = room;
 	}
 	return (u8 *)v->data + v->count * item;
+}
+
+void sort(struct vector *v, size_t item, int (*compare)(const void *, const void *))
+{
+	if (v->count > 1)
+		qsort(v->data, v->count, item, compare);
 }
 
 static u64 hash(const char *text, size_t length)

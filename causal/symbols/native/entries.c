@@ -213,7 +213,7 @@ bool load_abbrevs(struct reader *r, const struct unit *u)
 	if (c.bad || !spend(r, c.at - start))
 		return false;
 	if (!sorted)
-		qsort(r->abbrevs.data, r->abbrevs.count, sizeof(struct abbrev), by_code);
+		sort(&r->abbrevs, sizeof(struct abbrev), by_code);
 	r->abbrev_offset = u->abbrev_offset;
 	r->abbrev_sup = u->sup;
 	r->abbrev_shape = shape;
@@ -384,5 +384,5 @@ void find_units(struct reader *r)
 		}
 	}
 	sorted_units = units;
-	qsort(r->by_line.data, r->by_line.count, sizeof(u32), by_line_offset);
+	sort(&r->by_line, sizeof(u32), by_line_offset);
 }

@@ -312,7 +312,7 @@ static bool flatten(struct reader *r)
 	const struct inline_range *ranges = r->ranges.data;
 	u64 *open = NULL, depth = 0;
 
-	qsort(r->ranges.data, r->ranges.count, sizeof(*ranges), by_place);
+	sort(&r->ranges, sizeof(*ranges), by_place);
 	open = malloc((r->ranges.count + 1) * sizeof(*open));
 	if (!open || !push_piece(r, 0, NONE)) {
 		free(open);

@@ -138,7 +138,7 @@ bool read_line_header(struct reader *r, u64 offset, struct line_header *h)
 	h->opcode_base = get_fixed(&c, 1);
 	for (int i = 1; i < h->opcode_base; i++)
 		h->lengths[i] = get_fixed(&c, 1);
-	if (c.bad || operations > 1 || !h->line_range || !h->opcode_base)
+	if (c.bad || c.at > h->program.at || operations > 1 || !h->line_range || !h->opcode_base)
 		return false;
 	c.end = h->program.at;
 	h->comp_dir = unit ? unit->comp_dir : NULL;
@@ -171,11 +171,14 @@ static bool append(char *path, size_t *length, const char *part)
 u32 file_id(struct reader *r, const struct line_header *h, u64 index)
 {
 	const char **directories = r->directories.data, *directory = NULL;
-	struct file_entry *file = (struct file_entry *)r->files.data + index;
+	struct file_entry *file;
 	char path[PATH_ROOM];
 	size_t length = 0;
 
-	if (index >= r->files.count || !file->name)
+	if (index >= r->files.count)
+		return NONE;
+	file = (struct file_entry *)r->files.data + index;
+	if (!file->name)
 		return NONE;
 	if (file->id != NONE)
 		return file->id;
@@ -212,11 +215,12 @@ static void restart(struct reader *r, struct machine *m)
 
 static bool emit(struct reader *r, const struct line_header *h, struct machine *m)
 {
-	struct row *rows = grow(r, &r->raw_rows, sizeof(*rows), 1), *row = rows, *before = rows - 1;
+	struct row *row = grow(r, &r->raw_rows, sizeof(*row), 1), *before;
 	bool first = r->raw_rows.count == m->first_row;
 
-	if (!rows)
+	if (!row)
 		return false;
+	before = first ? row : row - 1;
 	if (!m->open) {
 		m->open = true;
 		m->start = m->last = m->address;
@@ -373,7 +377,7 @@ static void merge_sequences(struct reader *r)
 	const struct row *raw = r->raw_rows.data;
 	u64 end = 0;
 
-	qsort(r->sequences.data, r->sequences.count, sizeof(struct sequence), by_start);
+	sort(&r->sequences, sizeof(struct sequence), by_start);
 	if (!grow(r, &r->rows, sizeof(struct row), r->raw_rows.count + r->sequences.count + 1))
 		return;
 	for (u64 i = 0; i < r->sequences.count; i++) {
@@ -385,7 +389,7 @@ static void merge_sequences(struct reader *r)
 		for (u64 j = 0; j < s->count; j++) {
 			const struct row *row = &raw[s->first + j];
 			u64 next = j + 1 < s->count ? row[1].address : s->end;
-			if (next > end)
+			if (next > end && next > row->address)
 				push_row(r, row->address > end ? row->address : end, row->file, row->line);
 		}
 		end = s->end;

@@ -156,6 +156,7 @@ const char *string_at(const struct section *s, u64 offset);
 bool in_code(const struct reader *r, u64 start, u64 end);
 bool spend(struct reader *r, u64 work);
 void *grow(struct reader *r, struct vector *v, size_t item, u64 more);
+void sort(struct vector *v, size_t item, int (*compare)(const void *, const void *));
 u32 intern(struct reader *r, struct interner *in, const char *text, size_t length);
 
 // entries.c
