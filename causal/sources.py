@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import count
 
 from causal.errors import UsageError
 
@@ -24,7 +25,7 @@ _NOT_OURS = re.compile(
     r"|<"  # <artificial>, <built-in>
 )
 # Directories that hold projects, and are none.
-_SHARED = re.compile(r"/|/[^/]+|/home/[^/]+|/usr/(src|local)|/var/tmp")
+_SHARED = re.compile(r"/|/(home|usr|opt|srv|mnt|media|tmp|var|root|build)|/home/[^/]+|/usr/(src|local)|/var/tmp")
 
 
 class SourceScope:
@@ -87,6 +88,8 @@ def short_names(paths: Collection[str], taken: Mapping[str, str] | None = None) 
                 name = "/".join(parts[-size:])
                 if name not in used and all(other[-size:] != parts[-size:] for other in others):
                     break
+            else:
+                name = next(f"{path}#{n}" for n in count(2) if f"{path}#{n}" not in used)
             names[path] = name
             used[name] = path
     return {path: names[path] for path in paths}
