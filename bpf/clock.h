@@ -46,6 +46,9 @@ struct clock {
 	u64 stopped;    // generation whose window is over
 	u64 cut;        // generation that the edges below belong to
 	u64 next_edge;
+	u64 sent_generation; // of the two below
+	u64 sent_local; // L of the target thread that last sent something (rule 5)
+	u64 sent_cost;
 };
 BPF_ARRAY(clocks, struct clock, 1);
 
@@ -67,6 +70,9 @@ struct thread {
 	u64 pause_ns;    // how much of the pause has been added to L
 	u64 busy_ns;     // since when the pause has kept a core busy, 0: it sleeps
 	u64 cost;
+	u64 seen_ns;     // when a sample last told whether it spins
+	u64 seen_clock;
+	u64 spun;        // how many samples in a row found it spinning
 	u32 tgid;        // 0 until it runs for the first time
 	u32 parent;      // the process that created it
 	u32 answer;      // its line in `answers` while it pauses
@@ -97,6 +103,8 @@ enum counter {
 	C_IN_SCOPE,        // ... with a region
 	C_SELECTED,        // ... in the selected region
 	C_SELECTED_NS,     // ... and the time they stand for
+	C_OTHERS_NS,       // the time that the samples elsewhere stand for
+	C_AHEAD_NS,        // the time that threads ran which cannot be paused and are far behind with paying (rule 10)
 	C_KERNEL_MODE,
 	C_TRUNCATED,       // stack ended at the frame limit before a frame in scope
 	C_UNMAPPED,        // innermost frame in no mapping we know
@@ -119,6 +127,9 @@ enum counter {
 	C_WAKES_OUTSIDE,   // rule 5
 	C_WAKES_HELPER,    // ... of these by kernel threads
 	C_WAIT_PAID_NS,    // debts paid by waiting
+	C_SPINS,           // samples that found a thread spinning
+	C_WAKES_PEER,      // of the wakes from outside: by a process that may have answered the target
+	C_ANSWERED_NS,     // ... and the debts not owed because of that
 	C_THREADS_LOST,    // no room in the table
 	C_PROCESSES_LOST,
 	C_CORE_DEBTS,      // rule 8
@@ -128,7 +139,7 @@ enum counter {
 	C_EXPIRED,         // samples that found the deadline passed
 	C_LAST
 };
-#define MAX_COUNTERS 40
+#define MAX_COUNTERS 48
 BPF_ARRAY(counters, u64, MAX_COUNTERS);
 
 // A core as something that pauses: what oversubscribed threads owe together (rule 8), and whom interrupts borrow (rule 4).
@@ -185,6 +196,8 @@ static __always_inline void sync_thread(struct thread *t, struct experiment *x)
 		t->queue_ns = x->began_ns;
 		t->queue_clock = x->base;
 	}
+	t->seen_ns = x->began_ns;
+	t->seen_clock = x->base;
 	t->pause_ns = 0;
 	if (t->pause_seg)
 		t->pause_seg = x->began_ns;
@@ -231,6 +244,25 @@ static __always_inline void core_pays(struct core *core, struct clock *c, u64 ti
 		core->local += (s64)time < debt ? time : debt;
 		count(C_IDLE_PAID_NS, (s64)time < debt ? time : debt);
 	}
+}
+
+static __always_inline void see(struct thread *t, struct clock *c, u64 now)
+{
+	t->seen_ns = now;
+	t->seen_clock = c->granted;
+}
+
+// What remains of a debt after a wait during which G grew: a thread in debt would have paused while it waited anyway.
+static __always_inline s64 after_wait(s64 debt, u64 wait, u64 growth)
+{
+	if (debt > 0 && (s64)(wait - growth) > 0) {
+		u64 paid = wait - growth;
+		if (paid > debt)
+			paid = debt;
+		count(C_WAIT_PAID_NS, paid);
+		debt -= paid;
+	}
+	return debt;
 }
 
 static __always_inline s64 debt_of(struct thread *t, struct clock *c)

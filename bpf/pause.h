@@ -9,6 +9,7 @@
 #define REGISTER_MAGIC 0x63617573616c2102ULL
 
 #define PF_EXITING 0x4
+#define PF_KTHREAD 0x00200000
 
 BPF_ARRAY(pause_errors, u64, 64); // histogram of |debt| at the end of a pause, buckets of a power of two ns
 
@@ -213,6 +214,7 @@ static __always_inline void end_pause(struct thread *t, u32 tid, struct clock *c
 	core = this_core(x);
 	if (core)
 		core_runs(core, now);
+	see(t, c, now);
 	release_answer(t, tid);
 	__sync_fetch_and_and(&t->flags, ~(u64)(F_SENT | F_PAUSED));
 }
@@ -229,6 +231,27 @@ static __always_inline void void_pause(struct thread *t, struct experiment *x, u
 	count(C_SIGNALS_VOID, 1);
 }
 
+static __always_inline bool sends_or_closes(u64 number)
+{
+	switch (number) {
+	case 1: case 20: case 18: case 296: // write, writev, pwrite64, pwritev
+	case 40: case 275:                  // sendfile, splice
+	case 44: case 46: case 307:         // sendto, sendmsg, sendmmsg
+	case 42: case 3: case 48: case 436: // connect, close, shutdown, close_range
+	case 426:                           // io_uring_enter
+		return true;
+	}
+	return false;
+}
+
+// What the sender has paid and been spared when it sends: see settle_peer in sched.h.
+static __always_inline void stamp_sending(struct thread *t, struct clock *c, struct experiment *x)
+{
+	c->sent_local = t->local;
+	c->sent_cost = t->cost;
+	c->sent_generation = x->generation;
+}
+
 int on_sys_enter(struct bpf_raw_tracepoint_args *ctx)
 {
 	u64 id = bpf_get_current_pid_tgid(), now;
@@ -241,7 +264,7 @@ int on_sys_enter(struct bpf_raw_tracepoint_args *ctx)
 	struct experiment *x;
 
 	t = threads.lookup(&tid);
-	if (number != SYS_GETTID && (!t || !(t->flags & (F_SENT | F_PAUSED))))
+	if (number != SYS_GETTID && (!t || (!(t->flags & (F_SENT | F_PAUSED)) && !sends_or_closes(number))))
 		return 0;
 	if (!t && !processes.lookup(&tgid))
 		return 0;
@@ -270,6 +293,8 @@ int on_sys_enter(struct bpf_raw_tracepoint_args *ctx)
 		end_pause(t, tid, c, x, now);
 	else if ((t->flags & (F_SENT | F_PAUSED)) == F_SENT)
 		void_pause(t, x, now);
+	if (sends_or_closes(number))
+		stamp_sending(t, c, x);
 	return 0;
 }
 

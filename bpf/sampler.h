@@ -194,6 +194,7 @@ static __always_inline u32 region_of_sample(struct bpf_perf_event_data *ctx, str
 // but pauses begin at ticks, and then a tick is no random moment: what comes after a pause of 0.75 ms is found running
 // at the next tick although it ran for a quarter of the period. The tick cost it as much as any other, so what is too
 // much for its share of the period goes back to thread and core.
+#define MOST_PERIODS 64
 static __always_inline u64 weigh(struct thread *t, struct core *core, struct experiment *x, u64 period, u64 now)
 {
 	u64 time;
@@ -206,7 +207,8 @@ static __always_inline u64 weigh(struct thread *t, struct core *core, struct exp
 	}
 	core_stops(core, now);
 	core_runs(core, now);
-	time = core->ran_ns < 4 * period ? core->ran_ns : 4 * period;
+	// A bound, since a tick can come late, but a wide one: where rounds and ticks beat, many ticks in a row miss the thread.
+	time = core->ran_ns < MOST_PERIODS * period ? core->ran_ns : MOST_PERIODS * period;
 	core->ran_ns = 0;
 	if (x->arm > ARM_PLACEBO) {
 		// BPF has no signed division
@@ -235,6 +237,58 @@ static __always_inline void grant(struct thread *t, struct core *core, struct ex
 	__sync_fetch_and_add(&c->granted, step);
 }
 
+// Loops that wait for a change of memory contain the instruction PAUSE, as the processor manuals ask for.
+#define SPIN_REACH 32
+
+static __always_inline bool near_pause_instruction(u64 ip)
+{
+	u8 code[2 * SPIN_REACH] = {};
+	int i;
+
+	if (bpf_probe_read_user(code, sizeof(code), (void *)(ip - SPIN_REACH)))
+		return false;
+	for (i = 0; i < 2 * SPIN_REACH - 1; i++)
+		if (code[i] == 0xf3 && code[i + 1] == 0x90)
+			return true;
+	return false;
+}
+
+// Spins of so many samples are no accident.
+#define LONG_SPIN 2
+
+// Rule 4 where no wakeup says when a wait began and ended: a sample either finds the thread spinning or not. It waited
+// since the last look when it spins now, and also, after a long spin, when it no longer does: what ended the spin is at
+// most a period ago. Whose debt it takes over is not known. Returns whether it spins; then it need not pause.
+static __always_inline bool look_for_spin(struct bpf_perf_event_data *ctx, struct thread *t, struct clock *c, u64 now)
+{
+	s64 debt = debt_of(t, c), left;
+	u64 growth = c->granted - t->seen_clock;
+	bool spins = near_pause_instruction(ctx->regs.ip);
+
+	if (spins || t->spun >= LONG_SPIN) {
+		left = after_wait(debt - growth, now - t->seen_ns, growth);
+		if (left < debt)
+			t->local = c->granted - left;
+	}
+	if (spins)
+		count(C_SPINS, 1);
+	t->spun = spins ? t->spun + 1 : 0;
+	see(t, c, now);
+	return spins;
+}
+
+// A thread that cannot pause does no harm as long as it hands its debts on to those it wakes. One that runs with a debt
+// of much of what G grew does: what it did meanwhile was for nothing. User space voids windows with much of that.
+#define FAR_AHEAD 20
+
+static __always_inline void note_ahead(struct thread *t, struct clock *c, struct experiment *x, u64 time)
+{
+	s64 debt = debt_of(t, c);
+
+	if ((t->flags & F_STUCK) && debt > THRESHOLD_NS && (u64)debt > (c->granted - x->base) / FAR_AHEAD)
+		count(C_AHEAD_NS, time);
+}
+
 // A signal whose handler never spoke (see void_pause) must not hide a thread that makes no system calls.
 #define HANDLER_DEADLINE_NS 2000000
 
@@ -242,7 +296,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 {
 	u64 now = bpf_ktime_get_ns(), *samples, time;
 	u32 tid = bpf_get_current_pid_tgid(), region;
-	bool user = ctx->regs.cs & 3;
+	bool user = ctx->regs.cs & 3, spins = false;
 	struct clock *c = the_clock();
 	struct experiment *x = the_experiment();
 	struct thread *t;
@@ -264,7 +318,11 @@ int on_sample(struct bpf_perf_event_data *ctx)
 		count(C_KERNEL_MODE, 1);
 	core = this_core(x);
 	time = weigh(t, core, x, ctx->sample_period, now);
+	if (user && running(x, c, now))
+		spins = look_for_spin(ctx, t, c, now); // before the clock moves: what is granted now is no part of that wait
 	region = region_of_sample(ctx, t, tid);
+	if (region != x->region || x->arm == ARM_OFF)
+		count(C_OTHERS_NS, time);
 	if (region) {
 		count(C_IN_SCOPE, 1);
 		samples = region_samples.lookup(&region);
@@ -279,7 +337,8 @@ int on_sample(struct bpf_perf_event_data *ctx)
 				count(C_EXPIRED, 1);
 		}
 	}
-	if (user)
+	if (user && !spins)
 		maybe_pause(t, c, x, now);
+	note_ahead(t, c, x, time);
 	return 0;
 }

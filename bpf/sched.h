@@ -4,19 +4,6 @@
 // Waiting for a core shorter than this is the cost of a switch, not a wait.
 #define QUEUE_NOISE_NS 30000
 
-// What remains of a debt after a wait during which G grew: a thread in debt would have paused while it waited anyway.
-static __always_inline s64 after_wait(s64 debt, u64 wait, u64 growth)
-{
-	if (debt > 0 && (s64)(wait - growth) > 0) {
-		u64 paid = wait - growth;
-		if (paid > debt)
-			paid = debt;
-		count(C_WAIT_PAID_NS, paid);
-		debt -= paid;
-	}
-	return debt;
-}
-
 // Rule 4: B waited, and cannot be behind of what woke it.
 static __always_inline void settle_wake(struct thread *b, s64 waker_debt, struct clock *c, u64 now)
 {
@@ -30,16 +17,16 @@ static __always_inline void settle_wake(struct thread *b, s64 waker_debt, struct
 }
 
 // The same for the cost of signals in placebo windows.
-static __always_inline void settle_cost(struct thread *b, struct thread *a, u64 now)
+static __always_inline void settle_cost(struct thread *b, u64 waker_cost, u64 now)
 {
 	if (b->block_ns && now > b->block_ns) {
 		u64 wait = now - b->block_ns;
-		s64 ahead = (s64)(b->cost - a->cost);
+		s64 ahead = (s64)(b->cost - waker_cost);
 		if (ahead > 0)
 			b->cost -= wait < ahead ? wait : ahead;
 	}
-	if ((s64)(a->cost - b->cost) > 0)
-		b->cost = a->cost;
+	if ((s64)(waker_cost - b->cost) > 0)
+		b->cost = waker_cost;
 }
 
 // Rule 10: a thread that cannot pause hands its debt to the first one it wakes.
@@ -52,19 +39,6 @@ static __always_inline s64 debt_to_hand_on(struct thread *a, struct clock *c)
 		count(C_MOVED_NS, debt);
 	}
 	return debt;
-}
-
-static __always_inline bool sends_or_closes(u64 number)
-{
-	switch (number) {
-	case 1: case 20: case 18: case 296: // write, writev, pwrite64, pwritev
-	case 40: case 275:                  // sendfile, splice
-	case 44: case 46: case 307:         // sendto, sendmsg, sendmmsg
-	case 42: case 3: case 48: case 436: // connect, close, shutdown, close_range
-	case 426:                           // io_uring_enter
-		return true;
-	}
-	return false;
 }
 
 // Interrupts borrow whatever thread is current; only what this thread does itself counts as its wakeup. The exception
@@ -84,12 +58,46 @@ static __always_inline bool acts_itself(struct core *core)
 	return (s64)number >= 0 && sends_or_closes(number);
 }
 
+static __always_inline bool by_kernel_thread(void)
+{
+	return (u32)task_word(bpf_get_current_task(), TASK_FLAGS) & PF_KTHREAD;
+}
+
 static __always_inline void count_outside_waker(void)
 {
 	// Kernel threads (ksoftirqd, kworkers) may act for the target; their share belongs in the report.
-	if ((u32)task_word(bpf_get_current_task(), TASK_FLAGS) & 0x00200000)
+	if (by_kernel_thread())
 		count(C_WAKES_HELPER, 1);
 	count(C_WAKES_OUTSIDE, 1);
+}
+
+// Somebody who may have waited for an answer of the target: another process, or the network. Not a clock or a disk.
+static __always_inline bool may_be_a_peer(struct core *core)
+{
+	if (core->hard)
+		return false;
+	return core->soft ? core->soft == SOFTIRQ_NET_RX + 1 : !by_kernel_thread();
+}
+
+// Rule 5. What is woken from outside owes what G grew, with one exception: a peer that waits for the answer to its last
+// request passes on the debt of whoever answered, as a waker does. Else workers that take turns on one client would each
+// pay for the same request. Which peer it is is not known here; the target's last sending stands for all.
+static __always_inline void settle_peer(struct thread *b, struct clock *c, struct experiment *x, u64 now)
+{
+	s64 debt = debt_of(b, c), before = debt, sender_debt = (s64)(c->granted - c->sent_local);
+
+	if (c->sent_generation != x->generation)
+		return;
+	count(C_WAKES_PEER, 1);
+	settle_cost(b, c->sent_cost, now);
+	if (b->block_ns)
+		debt = after_wait((s64)(b->block_clock - b->local), now - b->block_ns, c->granted - b->block_clock);
+	if (debt < sender_debt)
+		debt = sender_debt;
+	if (debt < before) {
+		b->local = c->granted - debt;
+		count(C_ANSWERED_NS, before - debt);
+	}
 }
 
 TRACEPOINT_PROBE(sched, sched_waking)
@@ -115,10 +123,12 @@ TRACEPOINT_PROBE(sched, sched_waking)
 		a = acts_itself(core) ? current_thread(c, x) : NULL;
 		if (a && a != b) {
 			count(C_WAKES_TARGET, 1);
-			settle_cost(b, a, now);
+			settle_cost(b, a->cost, now);
 			settle_wake(b, debt_to_hand_on(a, c), c, now);
 		} else {
 			count_outside_waker(); // rule 5: no credit, it owes what G grew
+			if (!a && may_be_a_peer(core))
+				settle_peer(b, c, x, now);
 		}
 		b->block_ns = 0;
 	}
@@ -198,6 +208,7 @@ static __always_inline void enter_core(struct thread *b, bool held, bool idle, s
 	}
 	b->queue_ns = 0;
 	b->block_ns = 0;
+	see(b, c, now);
 	set_runnable(b, c);
 }
 

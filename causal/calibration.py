@@ -21,15 +21,29 @@ _ATTEMPTS = 3
 # Half the period: no machine is that slow, so something else ran meanwhile.
 _IMPLAUSIBLE_NS = _PERIOD_NS // 2
 
-# What ticks may take of a core. Predictions get better with shorter periods (what is synchronised within a period is
-# smeared), so the shortest affordable one is used.
-SAMPLING_BUDGET = 0.05
-_SHORTEST_NS, _LONGEST_NS = 200_000, 2_000_000
+# What profiling may take of a core by default, beside the pauses it inserts.
+OVERHEAD_BUDGET = 0.10
+# The other half of the budget is for signals, unless rounds are short.
+_TICKS_OF_BUDGET = 0.5
+# Periods in a round of the program that are worth paying for, and beyond which more are wasted. What threads hand over
+# within a period is smeared; in the simulator contended locks need eight periods in a round for errors of a point.
+_WANTED, _ENOUGH = 16, 64
+_SHORTEST_NS, _USUAL_NS, _LONGEST_NS = 100_000, 200_000, 2_000_000
+_LONGEST_BY_CHOICE_NS = 1_000_000
 
 
-def choose_period(sample_cost_ns: int) -> int:
-    """The sampling period in ns whose ticks take `SAMPLING_BUDGET` of a core, within limits."""
-    return min(max(round(sample_cost_ns / SAMPLING_BUDGET), _SHORTEST_NS), _LONGEST_NS)
+def choose_period(sample_cost_ns: int, budget: float = OVERHEAD_BUDGET, round_ns: float | None = None) -> int:
+    """The sampling period in ns for this cost of a tick and this share of a core that profiling may take.
+
+    Ticks get half of the budget. Where rounds (times between two visits of the progress point) are short they get all
+    of it as far as that helps; where rounds are long, less is enough.
+    """
+    usual = max(sample_cost_ns / (budget * _TICKS_OF_BUDGET), _USUAL_NS)
+    if round_ns is not None:
+        finest = max(sample_cost_ns / budget, _SHORTEST_NS)
+        usual = min(usual, max(round_ns / _WANTED, finest))
+        usual = max(usual, min(round_ns / _ENOUGH, _LONGEST_BY_CHOICE_NS))
+    return round(min(usual, _LONGEST_NS))
 
 
 def measure_sample_cost(engine: Engine) -> int:

@@ -64,6 +64,7 @@ class Surroundings:
     interrupted: Callable[[], bool]
     refresh: Callable[[], None]
     throttled: Callable[[], int] = lambda: 0
+    tune: Callable[[Mapping[str, float]], None] = lambda rates: None  # told once how often points are visited
     observe: Callable[[Status], None] = lambda status: None
     now_ns: Callable[[], int] = time.monotonic_ns
     sleep: Callable[[float], None] = time.sleep
@@ -108,6 +109,7 @@ class Experiments:
         """Experiment for so long (None: until the target ends). Returns why it ended: duration, exit or interrupt."""
         self._started_ns, self._duration_ns = self.world.now_ns(), duration_ns
         self._look()
+        self.world.tune(self.lengths.rates)
         self._fit_budget()
         while (why := self._ended()) is None:
             pair = self.planner.next_pair(self._shares())

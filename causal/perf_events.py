@@ -17,7 +17,7 @@ _ATTR_SIZE = 128
 _TYPE_SOFTWARE, _CPU_CLOCK = 1, 0
 _DISABLED = 1
 _FLAG_CLOEXEC = 8
-_IOC_ENABLE, _IOC_DISABLE, _IOC_SET_BPF = 0x2400, 0x2401, 0x40042408
+_IOC_ENABLE, _IOC_DISABLE, _IOC_PERIOD, _IOC_SET_BPF = 0x2400, 0x2401, 0x40082404, 0x40042408
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -40,6 +40,10 @@ class CpuClock:
     def start(self) -> None:
         """Begin a new phase: the first tick comes one period from now."""
         fcntl.ioctl(self._fd, _IOC_ENABLE, 0)
+
+    def set_period(self, period_ns: int) -> None:
+        """Tick at this period from now on; `period_ns` as asked for at first stays known."""
+        fcntl.ioctl(self._fd, _IOC_PERIOD, struct.pack("=Q", period_ns))
 
     def stop(self) -> None:
         fcntl.ioctl(self._fd, _IOC_DISABLE, 0)

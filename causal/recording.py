@@ -12,14 +12,14 @@ import os
 import platform
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import causal
 from causal import capabilities
-from causal.calibration import choose_period, measure_sample_cost
+from causal.calibration import OVERHEAD_BUDGET, choose_period, measure_sample_cost
 from causal.child import Child, Owner, Preload, invoking_user
 from causal.engine import PAUSE_SIGNAL, Engine
 from causal.errors import CausalError, UsageError
@@ -57,6 +57,7 @@ class RunOptions:
     duration_s: float | None = None
     repeat: int | None = None
     period_ns: int | None = None
+    overhead: float = OVERHEAD_BUDGET
     seed: int | None = None
     force: bool = False
     keep_running: bool = False
@@ -193,7 +194,7 @@ def record(
     with Engine(options.engine, rng) as engine, ProfileWriter(options.output, options.force) as writer:
         engine.load(len(subject.specs))
         engine.sample_cost_ns = measure_sample_cost(engine)
-        engine.set_period(options.period_ns or choose_period(engine.sample_cost_ns))
+        engine.set_period(options.period_ns or choose_period(engine.sample_cost_ns, options.overhead))
         engine.write_ranges(subject.table.ranges)
         for number, probes in enumerate(subject.probes.values()):
             for probe in probes:
@@ -236,7 +237,8 @@ class _Recorder:
         self._write_header(0, (PointSpec(END_TO_END, END_TO_END, "end-to-end", "", None),))
         target = self._target()
         runs = Repetitions(
-            self.engine, self.subject.table, self.writer, self._planner(), self._start_child, target.refresh,
+            self.engine, self.subject.table, self.writer, self._planner(), self._start_child,
+            lambda: self._refresh(target),
             self.interruption, self.observe,
         )  # fmt: skip
         reason, child = runs.run(self.options.repeat or 1)
@@ -275,12 +277,23 @@ class _Recorder:
                 return
             time.sleep(0.01)
 
+    def _tune_period(self, rates: Mapping[str, float]) -> None:
+        fastest = max(rates.values(), default=0.0)
+        if self.options.period_ns is None and fastest > 0:
+            engine = self.engine
+            engine.set_period(choose_period(engine.sample_cost_ns, self.options.overhead, 1e9 / fastest))
+
+    def _refresh(self, target: Target) -> None:
+        target.refresh()
+        self.engine.wander()
+
     def _surroundings(self, child: Child, target: Target) -> Surroundings:
         return Surroundings(
             alive=lambda: child.poll() is None,
             interrupted=self.interruption,
-            refresh=target.refresh,
+            refresh=lambda: self._refresh(target),
             throttled=lambda: throttled_periods(child.pid),
+            tune=self._tune_period,
             observe=self.observe,
         )
 
@@ -299,6 +312,7 @@ class _Recorder:
                     "duration_s": self.options.duration_s,
                     "repeat": self.options.repeat,
                     "sample_cost_ns": self.engine.sample_cost_ns,
+                    "overhead": self.options.overhead,
                     "threshold_ns": self.options.engine.threshold_ns,
                     "max_settle_ns": PlanOptions().max_settle_ns,
                     "only": list(self.options.only),

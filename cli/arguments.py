@@ -40,3 +40,11 @@ def positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
+
+
+def share(text: str) -> float:
+    """A share of the whole in percent: `10` or `2.5%`, from 0.5 to 50, as a fraction."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%?", text.strip())
+    if not match or not 0.5 <= float(match[1]) <= 50:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage between 0.5 and 50")
+    return float(match[1]) / 100

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from causal.errors import UsageError
-from cli.arguments import duration, percents, positive
+from cli.arguments import duration, percents, positive, share
 from cli.command import examples
 
 if TYPE_CHECKING:
@@ -68,7 +68,14 @@ class RunCommand:
         how = parser.add_argument_group("how long and how")
         how.add_argument("--duration", type=duration, metavar="T", help="stop after T (30s, 2m); default: when it ends")
         how.add_argument("--seed", type=int, help="make the choice of experiments repeatable")
-        how.add_argument("--period", type=duration, metavar="T", help="sampling period (default: by its cost)")
+        how.add_argument(
+            "--overhead", type=share, default=0.1, metavar="PERCENT",
+            help="what sampling may cost the program, beside pauses (default: 10)",
+        )  # fmt: skip
+        how.add_argument(
+            "--period", type=duration, metavar="T",
+            help="sampling period (default: by its cost, --overhead and how often the points are visited)",
+        )  # fmt: skip
         how.add_argument("--max-pause", type=duration, default=0.2, metavar="T", help="longest pause (default: 200ms)")
         how.add_argument("--max-threads", type=positive, default=16384, metavar="N", help=argparse.SUPPRESS)
         how.add_argument("--max-ranges", type=positive, default=1 << 20, metavar="N", help=argparse.SUPPRESS)
@@ -133,6 +140,7 @@ def _options(args: argparse.Namespace) -> RunOptions:
         duration_s=args.duration,
         repeat=args.repeat,
         period_ns=round(args.period * 1e9) if args.period else None,
+        overhead=args.overhead,
         seed=args.seed,
         force=args.force,
         keep_running=args.keep_running,

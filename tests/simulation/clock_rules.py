@@ -6,7 +6,7 @@ G - L. v = t - L is its time in the sped-up world, and t - G is that world's own
   1 a sample in the selected region: L += s*P, G += s*P     `grant`
   2 a pause: L += its length                                `pay`
   3 blocking                                                `block`
-  4 woken by a thread on the clock                          `wake`
+  4 woken by a thread on the clock                          `wake`, `look`
   5 woken by anything else                                  `wake_from_outside`
   6 new threads, experiment boundaries                      `inherit`, `boundary`
   7 when to pause                                           `debt` above a threshold (engine_model.py)
@@ -41,6 +41,10 @@ class Peer(enum.Enum):
     SINCE_ANY_SEND = "since any send"  # ... since the target last sent anything to the outside
 
 
+# Spins of that many samples are no accident.
+_LONG_SPIN = 2
+
+
 @dataclass(frozen=True)
 class Rules:
     """Variants of the rules. Times in ns."""
@@ -51,7 +55,8 @@ class Rules:
     core_latest: bool = True  # a core's clock never goes back; else it is that of the last thread that left
     queue_pays: bool = True  # rule 8: waiting for a core pays debts
     queue_noise_ns: int = 30_000  # rule 8: a shorter wait for a core is the cost of a switch
-    peer: Peer = Peer.SINCE_BLOCK
+    peer: Peer = Peer.SINCE_ANY_SEND
+    spin_waits: bool = True  # rule 4: threads that spin wait
 
 
 @dataclass
@@ -76,6 +81,8 @@ class ThreadClock:
     local: int = 0
     blocked: Mark | None = None
     queued: Mark | None = None
+    seen: Mark | None = None  # when it was last looked at
+    spun: int = 0  # how many looks in a row found it spinning
     stuck: bool = False  # it cannot pause
 
 
@@ -136,6 +143,20 @@ def wake(thread: ThreadClock, waker_debt: int, clock: Clock, now: int, rules: Ru
         left = max(left, 0)
     thread.local = clock.granted - left
     thread.blocked = None
+
+
+def look(thread: ThreadClock, clock: Clock, now: int, rules: Rules, spins: bool) -> None:
+    """Rule 4 where no wakeup says when a wait began and ended: a sample either finds the thread spinning or not.
+
+    It waited since it was last looked at when it spins now, and also, after a long spin, when it no longer does: what
+    ended the spin is at most a period ago. Whose debt it takes over is not known.
+    """
+    if rules.spin_waits and thread.seen and (spins or thread.spun >= _LONG_SPIN):
+        owed = debt(thread, clock)
+        left = after_wait(owed - (clock.granted - thread.seen.granted), thread.seen, clock, now, rules)
+        thread.local = clock.granted - min(left, owed)
+    thread.spun = thread.spun + 1 if spins else 0
+    thread.seen = Mark(now, clock.granted)
 
 
 def send_outside(thread: ThreadClock, peer: PeerClock, clock: Clock, now: int) -> None:

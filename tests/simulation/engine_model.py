@@ -174,6 +174,8 @@ class EngineModel(Observer):
         if thread is None or thread.outside or thread.in_handler or self.arm is Arm.PLAIN:
             return
         span = self._weight(thread, period, idled, core)
+        # Before the clock moves: what is granted now is no part of that wait.
+        rules_of.look(thread.clock, self.clock, self.machine.now, self.rules, thread.spinning)
         self.counts["samples"] += 1
         if thread.region is not None and thread.region == self.region:
             self.counts["selected"] += 1
@@ -187,7 +189,11 @@ class EngineModel(Observer):
             excess = self.options.sample_ns * (period - span) // period
             thread.clock.local += excess
             core.state.local += excess
-        self._maybe_pause(thread)
+        if not (thread.spinning and self.rules.spin_waits):
+            self._maybe_pause(thread)
+
+    def _see(self, thread: Thread) -> None:
+        thread.clock.seen = rules_of.Mark(self.machine.now, self.clock.granted)
 
     def _grant(self, thread: Thread, core: Core, span: int) -> None:
         amount = round(span * self.speedup)
@@ -285,6 +291,7 @@ class EngineModel(Observer):
         assert thread.core is not None
         self._core_was_busy(thread.core, pause)
         pause.ended = now
+        self._see(thread)
         self.counts["paused_ns"] += pause.paid
         if self.arm is Arm.PLACEBO:
             thread.clock.local = self.clock.granted
@@ -359,6 +366,7 @@ class EngineModel(Observer):
         if self.active and self.options.sampler is Sampler.TASKS:
             self._start_task_timer(core, thread)
         thread.clock.queued = thread.clock.blocked = None
+        self._see(thread)
         if thread.in_handler:
             self._pauses[thread].unpaid = self._pauses[thread].busy = self.machine.now
         elif self.options.on_entry:

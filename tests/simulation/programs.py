@@ -299,14 +299,15 @@ class Store(_Instant):
 
 @dataclass
 class Spin(_Instant):
-    """Keep the core until the cell has this value."""
+    """Keep the core until the cell has this value, or at least this one."""
 
     cell: Cell
     value: Any
     region: str | None = None
+    at_least: bool = False
 
     def met(self) -> bool:
-        return bool(self.cell.value == self.value)
+        return bool(self.cell.value >= self.value if self.at_least else self.cell.value == self.value)
 
     def begin(self, machine: Machine, thread: Thread) -> bool:
         if self.met():

@@ -176,6 +176,27 @@ def spin(a: float = 3.0, b: float = 3.0) -> Program:
     return _program(f"spin {a:.3g}/{b:.3g}", 2, bodies)
 
 
+def spin_barrier(one: float = 4.0, other: float = 3.0) -> Program:
+    """Two threads that meet; who comes first spins."""
+
+    def bodies() -> list[Body]:
+        rounds = [Cell(0), Cell(0)]
+
+        def part(length: float, region: str, mine: int) -> Body:
+            number = 0
+            while True:
+                number += 1
+                yield Work(ns(length), region)
+                yield Store(rounds[mine], number)
+                yield Spin(rounds[1 - mine], number, "spin", at_least=True)
+                if not mine:
+                    yield Visit()
+
+        return [part(one, "a", 0), part(other, "b", 1)]
+
+    return _program(f"spin barrier {one:.3g}/{other:.3g}", 2, bodies)
+
+
 def independent(a: float = 3.3, b: float = 2.7, threads: int = 8, cores: int = 2, pinned: bool = False) -> Program:
     """Threads that have nothing to do with each other but their cores."""
 
