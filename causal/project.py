@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from causal.errors import CausalError
-from causal.regions import RegionTable, Scope
+from causal.regions import Region, RegionTable, Scope
 from causal.sources import SourceScope, project_directory
 from causal.symbols.elf import Binary
 from causal.symbols.lines import SourceLines, what_is_missing
@@ -48,6 +48,17 @@ class ProjectScope(Scope):
             table.add_lines(binary, lines, self._sources.includes)
             if lines is not None:
                 lines.release()
+
+    def add_every_file(self, table: RegionTable, binary: Binary) -> bool:
+        """Make all source files of a binary regions, in scope or not; False when it has no lines."""
+        lines = self._lines.get(binary.path)
+        if lines is not None:
+            table.add_lines(binary, lines, lambda path: True)
+        return lines is not None
+
+    def counts(self, region: Region) -> bool:
+        """Whether a line or file is in scope."""
+        return bool(region.source) and self._sources.includes(region.source)
 
     def _lines_of(self, binary: Binary) -> SourceLines | None:
         if binary.path not in self._lines:

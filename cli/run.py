@@ -81,6 +81,10 @@ class RunCommand:
         how.add_argument("--max-ranges", type=positive, default=1 << 20, metavar="N", help=argparse.SUPPRESS)
         how.add_argument("--max-mappings", type=positive, default=65536, metavar="N", help=argparse.SUPPRESS)
         how.add_argument("--keep-running", action="store_true", help="leave the program running after --duration")
+        how.add_argument(
+            "--list-regions", action="store_true",
+            help="no experiments: look at the program (for --duration, default 10s) and list what could be sped up",
+        )  # fmt: skip
         out = parser.add_argument_group("output")
         out.add_argument("-o", "--output", type=Path, metavar="FILE", help="profile to write (default: a new name)")
         out.add_argument("--force", action="store_true", help="replace FILE")
@@ -90,7 +94,9 @@ class RunCommand:
             ("sudo causal-bpf run -p handle_request --duration 1m -- ./server", "profile a server for a minute"),
             ("sudo causal-bpf run -p write@libc -- ./convert in out", "count calls of a library function"),
             ("sudo causal-bpf run --repeat 40 -- ./compress file", "a program without a progress point, end to end"),
-            ("sudo causal-bpf run -p step --only 'solve_*' -- ./solver", "try only some functions"),
+            ("sudo causal-bpf run -p step --only 'solve_*' -- ./solver", "try only some functions, or solver.c:10-20"),
+            ("sudo causal-bpf run -p step -s '!vendor' -b libcore -- ./app", "lines of a library but not of vendor/"),
+            ("sudo causal-bpf run --list-regions -- ./app", "what could be sped up, and its share of the time"),
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -100,6 +106,8 @@ class RunCommand:
         options = _options(args)
         interruption = Interruption()
         with _signals(interruption):
+            if args.list_regions:
+                return _list_regions(options, interruption)
             if not options.points and not options.repeat:
                 return _suggest(options, interruption)
             from cli.live import LiveProgress
@@ -195,6 +203,14 @@ def _suggest(options: RunOptions, interruption: Interruption) -> int:
         "choose a function that runs once per unit of work: causal-bpf run -p "
         f"{shlex.quote(found.functions[0][0]) if found.functions else 'FUNCTION'} -- {command}",
     )
+
+
+def _list_regions(options: RunOptions, interruption: Interruption) -> int:
+    from causal.survey import survey
+    from cli.regions import print_survey
+
+    print_survey(survey(options, interruption))
+    return 0
 
 
 def _print_result(path: Path) -> None:

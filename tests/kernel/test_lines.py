@@ -81,6 +81,19 @@ def test_lines_are_the_default_and_headers_of_the_project_count(causal_bpf, proj
     assert '"unit":"line"' in path.read_text().replace(" ", "")
 
 
+def test_the_list_of_regions(causal_bpf, project):
+    words = ("run", "--list-regions", "-s", "!vendor", "--duration", "2s", "--", project / "prog")
+    finished = causal_bpf(*words)
+    assert finished.code == 0 and finished.err == "", finished
+    in_scope, _, outside = finished.out.partition("out of scope")
+    often = line_of(project, "main.c", "// often")
+    share = re.search(rf"^main\.c:{often} +main +(\d+\.\d)%$", in_scope, re.MULTILINE)
+    assert share and 60 < float(share[1]) < 90, finished.out
+    # Nearly all of it is really in the header.
+    share = re.search(r"^lib\.h +(\d+\.\d)%$", outside, re.MULTILINE)
+    assert share and float(share[1]) > 80, finished.out
+
+
 def test_files_and_libraries_loaded_late(record, project):
     options = ["-u", "file", "--duration", "2s", "--speedups", "100"]
     recording = record(project / "prog", project / "late.so", options=options)
