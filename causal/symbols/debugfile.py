@@ -50,12 +50,22 @@ def find_debug_path(binary: Binary, environ: Mapping[str, str] = os.environ) -> 
     return _downloaded(binary.build_id, environ)
 
 
-def read_debug_file(path: str) -> DebugFile:
-    """All debug sections of a file, with those of its alternate file (dwz). Raises CausalError when damaged."""
+# What line programs need, without the entries of .debug_info.
+_LINE_SECTIONS = (".debug_line", ".debug_line_str", ".debug_str")
+
+
+def read_debug_file(path: str, inlines: bool = True) -> DebugFile:
+    """All debug sections of a file, with those of its alternate file (dwz). Raises CausalError when damaged.
+
+    Without `inlines` only what line programs consist of; before DWARF 5 the directory of a compilation is missing then.
+    """
+    wanted = [name for name in SECTIONS if name.startswith(".")] if inlines else _LINE_SECTIONS
     try:
         with open(path, "rb") as file:
             stored = SectionFile(path, file)
-            sections = stored.read_all(name for name in SECTIONS if name.startswith("."))
+            sections = stored.read_all(wanted)
+            if not inlines:
+                return DebugFile(path, sections)
             alternate = _alternate_path(path, stored)
     except OSError as error:
         raise CausalError(f"cannot read {path}: {error.strerror}", "check its permissions, or run as root") from error

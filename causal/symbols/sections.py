@@ -48,6 +48,14 @@ class SectionFile:
     def __contains__(self, name: str) -> bool:
         return name in self._sections
 
+    @property
+    def names(self) -> list[str]:
+        return list(self._sections)
+
+    def size(self, name: str) -> int:
+        """Size of the contents, decompressed."""
+        return self._sections[name].size
+
     def read(self, name: str) -> bytes:
         """The contents, b"" where there is no such section. Raises CausalError when it is cut off or damaged."""
         where = self._sections.get(name)
