@@ -63,7 +63,7 @@ print(json.dumps([time.perf_counter() - began, usage.ru_maxrss, status]))
 def main(arguments: list[str]) -> int:
     """Prints a table per file; exit code 1 when something that both tools agree on is read differently."""
     options = _parser().parse_args(arguments)
-    files = options.files or _default_files()
+    files = list(map(os.path.abspath, options.files)) or _default_files()
     if not files:
         print("error: no file to read", file=sys.stderr)
         print("hint: apt-get install python3.11-dbg libc6-dbg, or name files", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 import ctypes
 import http.server
+import lzma
 import os
 import random
 import struct
@@ -243,6 +244,23 @@ def test_a_separate_file_by_build_id(write, debug_directory):
     separate = write(place, debug=debug_sections(ROWS), build_id=BUILD_ID)
     assert find_debug_path(stripped) == separate.path
     assert lines_at(SourceLines.load(stripped), 0x10) == [(MAIN, 10)]
+
+
+def test_names_of_a_stripped_program(write, debug_directory, tmp_path):
+    """From its debug file, or from the compressed symbol table that Fedora leaves in it."""
+    exported = [Symbol("exported", 0x40, 8)]
+    whole = ElfFile(symbols=[Symbol("hidden", 0x10, 16)], build_id=BUILD_ID, debug=debug_sections(ROWS)).build()
+    stripped = write(symbols=[], dynamic_symbols=exported, build_id=BUILD_ID)
+    assert stripped.is_stripped and stripped.functions.names == ["exported"]
+    packed = write("packed", symbols=[], dynamic_symbols=exported, debug={".gnu_debugdata": lzma.compress(whole)})
+    assert packed.functions.names == ["hidden", "exported"] and not packed.is_stripped
+    damaged = write("damaged", symbols=[], dynamic_symbols=exported, debug={".gnu_debugdata": b"\xfd7zXZ..."})
+    assert damaged.is_stripped and damaged.functions.names == ["exported"]
+    place = debug_directory / ".build-id" / BUILD_ID.hex()[:2] / f"{BUILD_ID.hex()[2:]}.debug"
+    place.parent.mkdir(parents=True)
+    place.write_bytes(whole)
+    again = Binary.load(stripped.path)
+    assert again.functions.names == ["hidden", "exported"] and not again.is_stripped
 
 
 @pytest.mark.parametrize("place", ["prog.debug", ".debug/prog.debug", "below"])
