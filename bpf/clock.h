@@ -136,6 +136,7 @@ enum counter {
 	C_PLACEBO_NS,      // send to return, summed over threads
 	C_IDLE_NS,         // cores without the target, or busy with pauses
 	C_IDLE_PAID_NS,    // ... as far as they owed it
+	C_OUTSIDE_NS,      // what programs outside ran on all cores
 	C_EXPIRED,         // samples that found the deadline passed
 	C_LAST
 };
@@ -149,6 +150,7 @@ struct core {
 	u64 idle_ns; // since when the target has not run here, 0: it does
 	u64 run_ns;  // since when the target has run here, 0: it does not, or pauses
 	u64 ran_ns;  // how long it has run since the last sample
+	u64 outside_ns; // since when a program outside runs here, not counted yet, 0: none does
 	u64 hard;    // serving a hard interrupt
 	u64 soft;    // serving softirq `soft - 1`
 };
@@ -218,6 +220,14 @@ static __always_inline struct core *this_core(struct experiment *x)
 		core->ran_ns = 0;
 	}
 	return core;
+}
+
+static __always_inline void count_outside(struct core *core, u64 now)
+{
+	if (core->outside_ns && now > core->outside_ns) {
+		count(C_OUTSIDE_NS, now - core->outside_ns);
+		core->outside_ns = now;
+	}
 }
 
 static __always_inline void core_runs(struct core *core, u64 now)

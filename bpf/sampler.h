@@ -306,6 +306,9 @@ int on_sample(struct bpf_perf_event_data *ctx)
 		return 0;
 	if (bpf_get_smp_processor_id() == CUTTING_CPU)
 		cut_windows(x, c, now);
+	core = this_core(x);
+	if (core)
+		count_outside(core, now);
 	t = current_thread(c, x);
 	if (!t)
 		return 0;
@@ -316,7 +319,6 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	count(C_SAMPLES, 1);
 	if (!user)
 		count(C_KERNEL_MODE, 1);
-	core = this_core(x);
 	time = weigh(t, core, x, ctx->sample_period, now);
 	if (user && running(x, c, now))
 		spins = look_for_spin(ctx, t, c, now); // before the clock moves: what is granted now is no part of that wait

@@ -231,7 +231,7 @@ static __always_inline bool switch_out(u32 tid, long state, u64 now)
 }
 
 // Somebody else runs here now, or nobody.
-static __always_inline void leave_to_others(u64 now)
+static __always_inline void leave_to_others(u64 now, bool idle)
 {
 	struct experiment *x = the_experiment();
 	struct core *core;
@@ -239,7 +239,11 @@ static __always_inline void leave_to_others(u64 now)
 	if (!x)
 		return;
 	core = this_core(x);
-	if (core && !core->idle_ns)
+	if (!core)
+		return;
+	count_outside(core, now);
+	core->outside_ns = idle ? 0 : now;
+	if (!core->idle_ns)
 		core_idles(core, now);
 }
 
@@ -256,6 +260,8 @@ static __always_inline bool switch_in(u32 tid, bool held, bool idle, u64 now)
 	if (!core)
 		return false;
 	sync_thread(t, x);
+	count_outside(core, now);
+	core->outside_ns = 0;
 	core_wakes(core, c, now);
 	enter_core(t, held, idle, core, c, now);
 	return true;
@@ -269,7 +275,7 @@ TRACEPOINT_PROBE(sched, sched_switch)
 	if (args->prev_pid)
 		held = switch_out(args->prev_pid, args->prev_state, now);
 	if (!args->next_pid || !switch_in(args->next_pid, held, !args->prev_pid, now))
-		leave_to_others(now);
+		leave_to_others(now, !args->next_pid);
 	return 0;
 }
 

@@ -29,6 +29,9 @@ _PATIENCE_NS = 2_000_000_000
 _LOOK_NS = 500_000_000
 # A pair that would end later than this after the time is up is not begun.
 _OVERTIME_NS = 1_000_000_000
+# The part of a window's CPU time that unpausable threads may run without having paid (rule 10): in the simulator that
+# is 0 where they hand their debts on, and their whole share where they do not.
+_MOST_AHEAD = 0.03
 # A dilation window at a low level could not show much.
 _LEAST_DOSE = 0.5
 
@@ -64,6 +67,7 @@ class Surroundings:
     interrupted: Callable[[], bool]
     refresh: Callable[[], None]
     throttled: Callable[[], int] = lambda: 0
+    stolen: Callable[[], int] = lambda: 0  # ns of CPU time that the host gave to others, so far
     tune: Callable[[Mapping[str, float]], None] = lambda rates: None  # told once how often points are visited
     observe: Callable[[Status], None] = lambda status: None
     now_ns: Callable[[], int] = time.monotonic_ns
@@ -210,15 +214,17 @@ class Experiments:
             reading = self._measure(plan)
             if reading is None:
                 return False
-            void = "cgroup CPU quota throttled the target" if self.world.throttled() > throttled else None
+            void = "cgroup CPU quota throttled the target" if self.world.throttled() > throttled else ran_ahead(reading)
             self._record(arm, replace(pair, level=level), reading, settle_ns, void)
             readings[arm] = reading
             self._learn(arm, pair, reading)
+        self._learn_from_pair(pair, readings)
         self._estimate_roughly(pair, readings)
         return True
 
     def _measure(self, plan: WindowPlan) -> WindowReading | None:
         """Run one window to its end; None when the target or the user ended it."""
+        stolen_ns = self.world.stolen()
         end_ns = self.kernel.begin(plan)
         while (reading := self.kernel.poll()) is None:
             if self.world.interrupted() or not self.world.alive() or self.world.now_ns() > end_ns + _PATIENCE_NS:
@@ -228,7 +234,7 @@ class Experiments:
             self.world.sleep(min(_REFRESH_S, max(left_s, 0.002)))
             self.world.refresh()
         self._update_shares()
-        return reading
+        return replace(reading, counters={**reading.counters, "steal_ns": self.world.stolen() - stolen_ns})
 
     def _learn(self, arm: Arm, pair: Pair, reading: WindowReading) -> None:
         if arm is Arm.PLACEBO:
@@ -241,6 +247,17 @@ class Experiments:
         if arm is Arm.TREATED and 0 < reading.half_effective_ns < wall and min(first, second) >= 10:
             first_rate = first / reading.half_effective_ns
             self.lengths.observe_halves(pair.region, first_rate, second / (wall - reading.half_effective_ns))
+
+    def _learn_from_pair(self, pair: Pair, readings: Mapping[Arm, WindowReading]) -> None:
+        """Does the program do as much other work per visit as without the speedup, or does it live off a store?"""
+        if not self.points or any(readings[arm].counters.get("spins") for arm in (Arm.TREATED, Arm.PLACEBO)):
+            return
+        work = [
+            readings[arm].counters.get("others_ns", 0) / max(readings[arm].points[0].visits, 1)
+            for arm in (Arm.TREATED, Arm.PLACEBO)
+        ]
+        if min(work) > 0 and min(readings[arm].points[0].visits for arm in (Arm.TREATED, Arm.PLACEBO)) >= 10:
+            self.lengths.observe_store(pair.region, work[0] / work[1])
 
     def _observe_rates(self, reading: WindowReading) -> None:
         for name, point in zip(self.points, reading.points, strict=False):
@@ -281,6 +298,13 @@ class Experiments:
         )
         duration = None if self._duration_ns is None else self._duration_ns / 1e9
         self.world.observe(Status(elapsed, duration, activity, dict(self.lengths.rates), self.pairs, best[:5]))
+
+
+def ran_ahead(reading: WindowReading) -> str | None:
+    """Why a window is void in which threads that cannot be paused did much while they owed much; else None."""
+    ran_ns = reading.selected_ns + reading.counters.get("others_ns", 0)
+    ahead = reading.counters.get("ahead_ns", 0) > _MOST_AHEAD * ran_ns
+    return "threads that cannot be paused ran ahead of the others" if ahead else None
 
 
 def busy_cpus(reading: WindowReading) -> float:
@@ -331,7 +355,9 @@ def audit(counters: Mapping[str, int]) -> dict[str, Any]:
         "pauses": "pauses", "pause_capped": "capped", "placebo_ns": "placebo_ns", "unregistered": "unregistered",
         "blocked_mask": "blocked_mask", "small_stack": "small_stack", "forbidden": "forbidden",
         "wakes_target": "wakes_target", "wakes_outside": "wakes_outside", "core_debts": "core_debts",
-        "idle_ns": "idle_ns", "idle_paid_ns": "idle_paid_ns",
+        "idle_ns": "idle_ns", "idle_paid_ns": "idle_paid_ns", "others_ns": "others_ns", "ahead_ns": "ahead_ns",
+        "outside_ns": "outside_ns", "steal_ns": "steal_ns",
+        "spins": "spins", "answered_ns": "answered_ns", "wakes_peer": "wakes_peer",
         "selected": "exempted_samples",
     }  # fmt: skip
     return {new: counters.get(old, 0) for old, new in names.items()}

@@ -58,6 +58,7 @@ class Lengths:
     rates: dict[str, float] = field(default_factory=dict)
     _settle: dict[int, int] = field(default_factory=dict)
     _halves: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    _stores: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def observe_rate(self, point: str, visits: int, effective_ns: int) -> None:
         """Remember what a placebo or plain window saw. A point too rare for its windows counts as one visit less."""
@@ -68,17 +69,25 @@ class Lengths:
 
     def observe_halves(self, region: int, first_rate: float, second_rate: float) -> None:
         """When the halves of a region's windows disagree, something still drains: its windows settle for longer."""
-        if first_rate <= 0 or second_rate <= 0:
+        if first_rate > 0 and second_rate > 0:
+            self._settle_longer_if(self._halves[region], math.log(second_rate / first_rate), 0.03, region)
+
+    def observe_store(self, region: int, ratio: float) -> None:
+        """`ratio`: other work per visit, treated against placebo. Unless it is 1, queues still fill or drain, which the
+        halves of a window need not show: its windows settle for longer."""
+        if ratio > 0:
+            self._settle_longer_if(self._stores[region], math.log(ratio), 0.06, region)
+
+    def _settle_longer_if(self, seen: list[float], value: float, notable: float, region: int) -> None:
+        """When the mean of what was seen is not 0 for sure."""
+        seen.append(value)
+        if len(seen) < 4:
             return
-        ratios = self._halves[region]
-        ratios.append(math.log(second_rate / first_rate))
-        if len(ratios) < 4:
-            return
-        mean = sum(ratios) / len(ratios)
-        spread = math.sqrt(sum((ratio - mean) ** 2 for ratio in ratios) / (len(ratios) - 1) / len(ratios))
-        if abs(mean) > max(0.03, 2.5 * spread):
+        mean = sum(seen) / len(seen)
+        spread = math.sqrt(sum((one - mean) ** 2 for one in seen) / (len(seen) - 1) / len(seen))
+        if abs(mean) > max(notable, 2.5 * spread):
             self._settle[region] = min(2 * self.settle_ns(region), self.options.max_drain_ns)
-            ratios.clear()
+            seen.clear()
 
     def settle_ns(self, region: int) -> int:
         """Effective time before a window in which queues fill or drain: some tens of visits, within limits."""

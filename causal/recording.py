@@ -28,7 +28,7 @@ from causal.planning import Planner, PlanOptions
 from causal.profile import End, Header, ProfileWriter, ProgressPoint
 from causal.progress import PointSpec, Probe, parse_spec, resolve
 from causal.project import ProjectScope
-from causal.quota import throttled_periods
+from causal.quota import stolen_ns, throttled_periods
 from causal.regions import CODE_UNITS, RegionTable, Scope
 from causal.repetition import END_TO_END, Repetitions
 from causal.symbols.debugfile import find_debug_path
@@ -40,6 +40,8 @@ from causal.windows import EngineOptions
 
 UNITS = (*CODE_UNITS, "module", "thread")
 _TERMINATE_PATIENCE_S = 5.0
+# Wakeups in a period beyond which contended locks are predicted several points too low.
+_CONTENDED_LOCKS_RESOLVED = 0.25
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,23 @@ class Subject:
     @property
     def point_names(self) -> list[str]:
         return [spec.name for spec in self.specs]
+
+
+def _resolution(wakes: int, run_ns: int, period_ns: int) -> str | None:
+    """What to say when threads hand over faster than samples can tell. Limits from the simulator (tests/simulation)."""
+    per_period = wakes * period_ns / max(run_ns, 1)
+    often = f"threads wake each other {wakes * 1e9 / max(run_ns, 1):,.0f} times a second, "
+    if per_period > 1:
+        return (
+            f"{often}more than once in a sampling period ({period_ns / 1e6:.2f} ms): what they hand over meanwhile is "
+            "smeared, and gains may be off by ten points and more; a larger --overhead allows a shorter period"
+        )
+    if per_period > _CONTENDED_LOCKS_RESOLVED:
+        return (
+            f"{often}which a sampling period of {period_ns / 1e6:.2f} ms just resolves: if that is for a contended "
+            "lock, gains are understated by some points"
+        )
+    return None
 
 
 class Interruption:
@@ -293,6 +312,7 @@ class _Recorder:
             interrupted=self.interruption,
             refresh=lambda: self._refresh(target),
             throttled=lambda: throttled_periods(child.pid),
+            stolen=stolen_ns,
             tune=self._tune_period,
             observe=self.observe,
         )
@@ -388,11 +408,8 @@ class _Recorder:
             if not any(self.subject.table.matches(region, self.options.only) for region in self.subject.table):
                 messages.append(f"--only matched no {self.subject.unit}; there were {', '.join(seen) or 'none'}")
         run_ns = time.monotonic_ns() - self.began_ns - self.startup_ns
-        if counters["wakes_target"] * self.engine.options.period_ns > run_ns:
-            messages.append(
-                f"threads wake each other {counters['wakes_target'] * 1e9 / run_ns:,.0f} times a second, faster than "
-                "the sampling period: what they hand over within a period is smeared"
-            )
+        if resolution := _resolution(counters["wakes_target"], run_ns, self.engine.options.period_ns):
+            messages.append(resolution)
         if counters["threads_lost"]:
             messages.append(f"{counters['threads_lost']} threads did not fit the table; raise --max-threads")
         return tuple(messages)

@@ -119,13 +119,3 @@ def thread_label(tid: int, tgid: int, read: Callable[[str], str]) -> str:
     if tid == tgid:
         return f"{name} (main)"
     return f"{name}/{tid - tgid}" if name == read(f"/proc/{tgid}/comm") else name
-
-
-def main_region_table(unit: str, program: str, engine_ranges: int) -> RegionTable:
-    """A region table that already knows the main executable, so that `--only` can be checked before it starts."""
-    table = RegionTable(unit, engine_ranges)
-    if unit == "function":
-        table.add_functions([Binary.load(program)])
-    elif unit == "module":
-        table.add_module(program)
-    return table

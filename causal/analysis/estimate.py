@@ -10,8 +10,10 @@ import numpy as np
 
 from causal.analysis.curve import fit_curve
 from causal.analysis.diagnosis import diagnose, measure_overhead
+from causal.analysis.disturbance import mark_disturbed
 from causal.analysis.multiple import benjamini_hochberg
 from causal.analysis.pairs import PairData, collect_pairs, usable, visits_of
+from causal.analysis.per_visit import compare_per_visit
 from causal.analysis.rates import MIN_PAIRS, LevelEffects, level_effects, pooled_gain
 from causal.analysis.results import Analysis, CurveFit, Gain, PointResult, RegionResult, Verdict
 from causal.analysis.verdict import SIGNIFICANT, is_paced, judge
@@ -43,6 +45,7 @@ class _Evidence:
 
 def estimate(profile: Profile) -> Analysis:
     """Analyses a profile; see `causal.analysis.analyse`."""
+    profile = replace(profile, windows=mark_disturbed(profile.windows))
     windows = usable(profile.windows)
     names = point_names(profile)
     evidence = [item for point in names for item in _gather(profile.windows, point)]
@@ -163,9 +166,9 @@ def _contains(gain: Gain, value: float) -> bool:
 
 
 def _systematic(item: _Evidence, check: _Check | None) -> float:
-    # The error that more windows do not reduce, as a gain at a virtual speedup of 100 %, in three parts: what the
+    # The error that more windows do not reduce, as a gain at a virtual speedup of 100 %, in four parts: what the
     # method is off by on programs with known answers; a false gain that is too small to disqualify the region;
-    # and pauses that were not made.
+    # pauses that were not made; and work per visit that differs between the arms.
     false_gain = 0.0
     if check is not None and len(item.pairs) > 0:
         # Borrowed from the whole program it weighs as much as the region's own windows were stretched.
@@ -179,7 +182,19 @@ def _systematic(item: _Evidence, check: _Check | None) -> float:
     if owed > 0 and forgiven > 0:
         stretch = sum(window.delay_ns for window in treated) / sum(window.effective_ns for window in treated)
         unpaid = min(1.0, forgiven / owed) * stretch / float(np.mean([window.level for window in treated]))
-    return math.hypot(false_gain, unpaid, _METHOD_ERROR)
+    return math.hypot(false_gain, unpaid, _unlike(item), _METHOD_ERROR)
+
+
+def _unlike(item: _Evidence) -> float:
+    # Work per visit that is not the same in both arms: what of the gain would not last, and what the region itself
+    # gained from the pauses of others, which acts like a speedup of its own.
+    level = _mean_level([item.pairs])
+    if item.treated is None or level <= 0:
+        return 0.0
+    unlike = compare_per_visit(item.windows, item.point)
+    gain = item.treated.gain
+    own = (1.0 - unlike.own) * (1.0 - level) * gain / level
+    return math.hypot(unlike.sustained(gain) - gain, own) / level
 
 
 def _result(

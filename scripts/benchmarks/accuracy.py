@@ -10,13 +10,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from . import coz
 from .accuracy_tables import (
     Outcome,
+    Row,
     case_line,
     make_rows,
     merge_markdown,
@@ -26,7 +27,7 @@ from .accuracy_tables import (
     summary_line,
     worse_than_coz,
 )
-from .cases import ROOT, SETS, WORKLOADS, Case, select
+from .cases import ALL_CASES, ROOT, SETS, WORKLOADS, Case, select, surroundings
 from .machine import describe_machine
 from .prediction import Predicted, ProfilerFailed, predict
 from .truth import combine, measure_repetition
@@ -98,6 +99,33 @@ def as_object(outcomes: Sequence[Outcome], options: argparse.Namespace) -> dict[
     }
 
 
+def read_outcomes(paths: Sequence[Path]) -> tuple[list[Outcome], dict[str, Any]]:
+    """The outcomes in what `--json` printed, a later one of the same case instead of an earlier, and the options.
+
+    Raises ValueError for a file that holds nothing of the kind.
+    """
+    by_name = {case.name: case for case in ALL_CASES}
+    found: dict[str, Outcome] = {}
+    measured: dict[str, Any] = {}
+    for path in paths:
+        saved = json.loads(path.read_text())
+        try:
+            measured = saved["options"]
+            found |= {each["name"]: _outcome(each, by_name[each["name"]]) for each in saved["cases"]}
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path} was not printed by this benchmark: {error!r}") from error
+    return [found[case.name] for case in ALL_CASES if case.name in found], measured
+
+
+def _outcome(saved: Mapping[str, Any], case: Case) -> Outcome:
+    known = {field.name for field in fields(Row)}
+    rows = [
+        Row(**{key: value for key, value in row.items() if key in known and key != "coz"}, coz=Predicted(**row["coz"]))
+        for row in saved["rows"]
+    ]
+    return Outcome(case, rows, saved["verdict"], saved["experiments"], saved["failure"], saved["coz_failure"])
+
+
 def _case_object(outcome: Outcome) -> dict[str, Any]:
     case = outcome.case
     return {
@@ -133,6 +161,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--duration", type=seconds, default=30.0, help="profiling time per case (default 30s)")
     parser.add_argument("--only-workload", action="append", default=[], metavar="NAME",
                         help="a case, a program or a group; repeatable")  # fmt: skip
+    parser.add_argument("--only-case", action="append", default=[], metavar="NAME",
+                        help="just the case of this name; repeatable")  # fmt: skip
     parser.add_argument("--set", choices=list(SETS), default="quick", dest="chosen_set",
                         help="every program once, or also many granularities, thread counts, queues, phases, threads "
                         "as units, and the known answers of others (default: quick)")  # fmt: skip
@@ -145,6 +175,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument("--markdown", type=Path, metavar="FILE",
                         help="also write a Markdown report; text above its marker line is kept")  # fmt: skip
+    parser.add_argument("--combine", type=Path, nargs="+", metavar="JSON",
+                        help="measure nothing: one report from what earlier runs printed with --json")  # fmt: skip
     parser.add_argument("--profiles", type=Path, metavar="DIR", help="keep the recorded profiles there")
     parser.add_argument("--causal-bpf", type=str.split, metavar="CMD", help="the profiler (default .venv's)",
                         default=[str(ROOT / ".venv" / "bin" / "causal-bpf")])  # fmt: skip
@@ -162,7 +194,8 @@ def measure_all(cases: Sequence[Case], options: argparse.Namespace) -> list[Outc
         directory = options.profiles or Path(temporary)
         directory.mkdir(parents=True, exist_ok=True)
         for number, case in enumerate(cases, 1):
-            outcomes.append(measure_case(case, options, rng, directory))
+            with surroundings(case):
+                outcomes.append(measure_case(case, options, rng, directory))
             print(f"[{number}/{len(cases)}] {case_line(outcomes[-1])}", file=sys.stderr, flush=True)
             if options.markdown:
                 write_markdown(outcomes, options)
@@ -176,20 +209,39 @@ def write_markdown(outcomes: Sequence[Outcome], options: argparse.Namespace) -> 
     options.markdown.write_text(merge_markdown(existing, written, "Accuracy"))
 
 
+def _combine(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    try:
+        outcomes, measured = read_outcomes(options.combine)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    options.duration, options.repetitions = measured["duration_s"], measured["repetitions"]
+    options.truth_seconds = measured["truth_seconds"]
+    options.coz = any(row.coz.gain is not None for outcome in outcomes for row in outcome.rows)
+    if options.markdown:
+        write_markdown(outcomes, options)
+    print("\n".join([machine_line(options), "", render_text(outcomes, options.coz), "", summary_line(outcomes)]))
+    return 0
+
+
 def main(arguments: list[str]) -> int:
     """Runs the benchmark; 1 when a case failed."""
     parser = make_parser()
     options = parser.parse_args(arguments)
     if options.repetitions < 1:
         parser.error("--repetitions must be at least 1")
+    by_name = {case.name: case for case in ALL_CASES}
     try:
         cases = select(options.only_workload, SETS[options.chosen_set])
+        if options.only_case:
+            cases = [by_name[name] for name in options.only_case]
     except KeyError as error:
         parser.error(f"no case, program or group called {error.args[0]}; see --set full --list")
     if options.list:
         for case in cases:
             print(f"{case.name:20} {case.group:18} {case.function:16} {' '.join([case.program, *case.command()[1:]])}")
         return 0
+    if options.combine:
+        return _combine(options, parser)
     if options.coz and not coz.is_installed():
         parser.error(f"--coz needs COZ: apt-get install {coz.PACKAGE}")
     subprocess.run(["make", "--silent", "-C", str(WORKLOADS)], check=True)

@@ -1,5 +1,7 @@
 """The questions whose answers are known: which workload, with how much work, and which function is sped up."""
 
+import contextlib
+import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,8 @@ class Case:
     `amounts` are the program's positional arguments: units of work (about a microsecond each) or real
     microseconds of sleep. `reduced` are the positions of those that the region consumes. `function` is the region's
     name: a function, or with the unit `thread` a thread's label. `truth_options` are used instead of `options` where
-    the truth would otherwise take too long to measure.
+    the truth would otherwise take too long to measure. `outside` is a program (with its arguments) that runs beside
+    all the while and is not part of what is profiled.
     """
 
     name: str
@@ -30,6 +33,7 @@ class Case:
     unit: str = "function"
     levels: tuple[float, ...] = LEVELS
     truth_options: tuple[str, ...] | None = None
+    outside: tuple[str, ...] = ()
 
     def arguments(self, speedup: float = 0.0) -> list[str]:
         """The amounts with the region's work reduced by `speedup` (a fraction)."""
@@ -44,6 +48,21 @@ class Case:
         """The program that really has less to do."""
         options = self.options if self.truth_options is None else self.truth_options
         return [str(PROGRAMS / self.program), *self.arguments(speedup), *options]
+
+
+@contextlib.contextmanager
+def surroundings(case: Case) -> Iterator[None]:
+    """What has to run beside the case while it is measured."""
+    if not case.outside:
+        yield
+        return
+    program, *arguments = case.outside
+    beside = subprocess.Popen([str(PROGRAMS / program), *arguments], stdout=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        beside.kill()
+        beside.wait()
 
 
 # Rounds take 5 to 10 ms: long against the sampling period, short enough for many visits in a window.
@@ -64,6 +83,7 @@ WORKLOAD_CASES = (
     Case("tcp", "tcp", "server_work", (4000, 4000), (1,)),
     Case("forker", "forker", "work_a", (4400, 3600), (0,)),
     Case("deadline", "deadline", "work_a", (8000, 4000), (1,)),
+    Case("pool", "pool", "work_a", (6000, 2000), (0,), ("--workers", "4"), outside=("pool_client", "4000")),
 )
 
 # What others have published answers for, and what gets slower.

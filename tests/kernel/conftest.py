@@ -12,8 +12,9 @@ import pytest
 
 from causal.child import Child, Preload
 from causal.engine import PAUSE_SIGNAL, Engine
-from causal.regions import Scope
-from causal.target import Target, main_region_table
+from causal.regions import RegionTable, Scope
+from causal.symbols.elf import Binary
+from causal.target import Target
 from causal.windows import EngineOptions
 from tests.kernel.profiler import Profiler, Recording
 
@@ -108,7 +109,8 @@ def regions_of(engine):
 
     def describe(program):
         path = os.path.realpath(program)
-        table = main_region_table("function", path, engine.options.max_ranges)
+        table = RegionTable("function", engine.options.max_ranges)
+        table.add_functions([Binary.load(path)])
         engine.write_ranges(table.ranges)
         return Target(engine, table, Scope(path)), {region.name: region.id for region in table}
 

@@ -5,6 +5,8 @@ do not travel with wakeups (rule 4 of bpf/clock.h), or cores carry no clocks (ru
 """
 
 import json
+import os
+import subprocess
 
 import pytest
 
@@ -85,3 +87,23 @@ def test_a_deadline_is_not_worth_optimising(predict):
     assert result.pairs >= 3
     assert result.verdict is not Verdict.OPTIMISE
     assert result.dilation is not None and result.dilation.gain > 0.05  # what gives it away
+
+
+def test_a_turn_between_threads_that_spin(predict):
+    """A thread that spins until the other is through waits, though nothing wakes it."""
+    recording = predict("spin", 1000, 1000, only=["work_a"], seconds=12)
+    assert 0.35 < recording.gain("work_a") < 0.65  # the truth is 50 %, and 22 % where spinning is taken for work
+    assert sum(window.audit["spins"] for window in recording.profile.windows) > 100
+
+
+def test_workers_that_take_turns_on_an_outside_client(predict, workloads):
+    """The same request is paid for once, whoever served the one before (rule 5)."""
+    # The port is that of nobody else who tests at the same time on this machine.
+    port = ("--port", str(20_000 + os.getpid() % 10_000))
+    client = subprocess.Popen([workloads / "pool_client", "4000", *port], stdout=subprocess.DEVNULL)
+    try:
+        recording = predict("pool", 6000, 2000, "--workers", "4", *port, only=["work_a"], seconds=14)
+    finally:
+        client.kill()
+        client.wait()
+    assert 0.25 < recording.gain("work_a") < 0.6  # the truth is 43 %, and below -60 % when every worker pays

@@ -23,11 +23,11 @@ LEVELS = (0.25, 0.5, 0.75)
 # The rules as they were when the questions were asked.
 REAL = Options(
     oversleep_ns=(5 * US, 60 * US), signal_ns=5 * US, sample_ns=2 * US, period_ns=997_000, skew=0.003,
-    rules=Rules(keep_credit=False),
+    rules=Rules(keep_credit=False, peer=Peer.SINCE_BLOCK, spin_waits=False),
 )  # fmt: skip
 # What the answers suggest: the period wanders, a sample may stand for more, a credit survives a wakeup, and what comes
 # from outside brings only what G grew since the target last sent something there.
-MENDED = replace(REAL, wander=0.1, most_periods=64, rules=Rules(peer=Peer.SINCE_ANY_SEND))
+MENDED = replace(REAL, wander=0.1, most_periods=64, rules=Rules())
 SPAN = Span(3 * S // 2, S // 5)
 
 
@@ -274,6 +274,15 @@ def question_aliasing() -> None:
     })  # fmt: skip
 
 
+def question_spin() -> None:
+    """(i) Threads that spin while they wait."""
+    fine = replace(MENDED, period_ns=350 * US)
+    for k in (1 / 3, 4 / 3):
+        cases = [Case(workloads.spin(a * k, b * k), "a") for a, b in ((3, 3), (3, 1), (1, 3))]
+        cases += [Case(workloads.spin_barrier(a * k, b * k), r) for a, b in ((4, 3), (4, 1), (3, 4)) for r in "ab"]
+        compare(cases, {"for work": with_rules(fine, spin_waits=False), "for waiting": fine})
+
+
 def question_lockstep() -> None:
     """(g) A thread whose pause begins at a tick is there again at the next one."""
     compare(parallel() + oversubscribed()[4:8] + standard(), {
@@ -295,6 +304,7 @@ QUESTIONS: dict[str, Callable[[], None]] = {
     "aliasing": question_aliasing,
     "bursts": question_bursts,
     "stuck": question_stuck,
+    "spin": question_spin,
 }
 
 if __name__ == "__main__":

@@ -154,3 +154,22 @@ def test_one_that_cannot_pause_gives_its_debt_away_once():
     thread = owing(7, clock)
     thread.stuck = True
     assert [rules_of.hand_on(thread, clock), rules_of.hand_on(thread, clock)] == [7, 0]
+
+
+@pytest.mark.parametrize(
+    ("looks", "left"),
+    [
+        ((False,), 13),  # at work: it owes what grew
+        ((True,), 0),  # it waited for 20 and G grew by 10: its debt of 3 is paid, nothing is added
+        ((True, False), 10),  # a short spin may be one of many: only what is seen counts
+        ((True, True, False), 0),  # after a long one, what ended it is not long ago
+        ((True, True, False, False), 10),
+    ],
+)
+def test_a_spinning_thread_waits(looks, left):
+    clock, thread = Clock(100), ThreadClock(local=97)
+    rules_of.look(thread, clock, 1000, Rules(), spins=False)
+    for number, spins in enumerate(looks):
+        clock.granted += 10
+        rules_of.look(thread, clock, 1020 + 20 * number, Rules(), spins)
+    assert rules_of.debt(thread, clock) == left

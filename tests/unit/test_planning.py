@@ -174,6 +174,23 @@ def test_settling_takes_some_tens_of_visits(lengths, rate, settle):
     assert lengths.settle_ns(1) == settle
 
 
+def test_other_work_per_visit_that_differs_lengthens_the_settling(lengths):
+    before = lengths.settle_ns(1)
+    for noise in (0.0, 0.02, -0.02):
+        lengths.observe_store(1, 0.63 + noise)
+    assert lengths.settle_ns(1) == before
+    lengths.observe_store(1, 0.63)
+    assert lengths.settle_ns(1) == 2 * before
+    assert lengths.settle_ns(2) == before
+
+
+def test_other_work_per_visit_that_is_the_same_does_not(lengths):
+    before = lengths.settle_ns(1)
+    for ratio in (1.0, 1.05, 0.95, 0.98, 1.02, 0.0, 1.1, 0.93):
+        lengths.observe_store(1, ratio)
+    assert lengths.settle_ns(1) == before
+
+
 def test_halves_that_differ_by_chance_do_not(lengths):
     for difference in (20, -20, 15, -18, 9, -7, 12, -13):
         lengths.observe_halves(1, 100, 100 + difference)

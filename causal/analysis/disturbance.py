@@ -1,0 +1,40 @@
+"""Windows that other programs disturbed: found by the CPU time these took, never by the result."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+
+from causal.profile import Window
+
+REASON = "other programs took CPU time"
+# CPUs more than usual that others may take in a window. A twentieth of a core shifts rates by points.
+_TOLERATED_CPUS = 0.06
+_DEVIATIONS = 4.0
+# When more windows than this differ, there is no usual state to compare with.
+_MOST_VOID = 0.34
+
+
+def mark_disturbed(windows: Sequence[Window]) -> tuple[Window, ...]:
+    """The windows in order, void where programs outside or other guests of the host ran far more than usual.
+
+    What takes the same CPU time in all windows (a load generator on the same machine) disturbs none.
+    """
+    taken = [_cpus_taken(window) for window in windows if window.void is None]
+    if not taken:
+        return tuple(windows)
+    usual = statistics.median(taken)
+    spread = 1.4826 * statistics.median(abs(cpus - usual) for cpus in taken)
+    limit = usual + max(_TOLERATED_CPUS, _DEVIATIONS * spread)
+    if sum(cpus > limit for cpus in taken) > _MOST_VOID * len(taken):
+        return tuple(windows)
+    return tuple(
+        replace(window, void=REASON) if window.void is None and _cpus_taken(window) > limit else window
+        for window in windows
+    )
+
+
+def _cpus_taken(window: Window) -> float:
+    taken_ns = sum(float(window.audit.get(name) or 0.0) for name in ("outside_ns", "steal_ns"))
+    return taken_ns / max(window.wall_ns, 1)
