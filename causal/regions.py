@@ -261,8 +261,10 @@ class RegionTable:
     def _no_such_region(self, pattern: str) -> CausalError:
         names = [region.name for region in self._regions]
         short = {base_name(plain): None for plain in self._plain}
+        short |= {region.function: None for region in self._regions}
         near = near_names(pattern, [*names, *short])
-        hint = f"did you mean {', '.join(near)}?" if near else "widen the scope with -b, or choose another unit with -u"
+        wider = "widen the scope with -b (lines: also -s), or choose another unit with -u"
+        hint = f"did you mean {', '.join(near)}?" if near else wider
         return CausalError(f"no {self.unit} in scope is called {pattern}", hint)
 
 
