@@ -60,14 +60,22 @@ class Child:
         self._command = command
 
     @classmethod
-    def start(cls, program: str, command: Sequence[str], preload: Preload | None, owner: Owner | None) -> Child:
-        """Fork; the child waits for `release`. `program` is the file to execute, `command` its argv."""
+    def start(
+        cls, program: str, command: Sequence[str], preload: Preload | None, owner: Owner | None,
+        streams: Sequence[int] = (),
+    ) -> Child:  # fmt: skip
+        """Fork; the child waits for `release`. `program` is the file to execute, `command` its argv.
+
+        `streams`: descriptors that become its 0, 1 and 2; without them it has ours.
+        """
         gate_read, gate_write = os.pipe()
         failure_read, failure_write = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(gate_write)
             os.close(failure_read)
+            for number, descriptor in enumerate(streams):
+                os.dup2(descriptor, number)
             _become(program, command, preload, owner, gate_read, failure_write)
         os.close(gate_read)
         os.close(failure_write)
@@ -104,6 +112,12 @@ class Child:
             self._ended(os.waitpid(self.pid, 0)[1])
         assert self.status is not None
         return self.status
+
+    def wait_for_usage(self) -> resource.struct_rusage:
+        """Wait for it to end; what it and those of its children that it waited for have used."""
+        _, status, usage = os.wait4(self.pid, 0)
+        self._ended(status)
+        return usage
 
     def terminate(self, patience_s: float, sleep: Callable[[float], None]) -> int | None:
         """SIGTERM, and its status if it ends within `patience_s`; it is never killed harder than that."""

@@ -1,6 +1,7 @@
 """The kernel side as a Python object: loads `bpf/`, owns its maps, starts windows and reads what was cut.
 
-The only module that imports bcc. Times are monotonic nanoseconds; `G` is the global virtual clock.
+Only this module and causal/tracing/probes.py import bcc. Times are monotonic nanoseconds; `G` is the global virtual
+clock.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def counter_names() -> list[str]:
 
 
 @contextmanager
-def _captured_output() -> Iterator[Callable[[], str]]:
+def captured_output() -> Iterator[Callable[[], str]]:
     """Catch what C++ code writes to the standard streams, which Python cannot redirect."""
     with tempfile.TemporaryFile() as file:
         saved = [os.dup(1), os.dup(2)]
@@ -162,10 +163,10 @@ class Engine:
         maps: list[mmap.mmap] = []
         self._loaded = _Loaded(
             bpf=bpf,
-            mappings=_map_array(bpf, "mappings", MAPPING, self.options.max_mappings, maps),
-            spaces=_map_array(bpf, "spaces", SPACE, self.options.max_spaces, maps),
-            ranges=_map_array(bpf, "ranges", RANGE, self.options.max_ranges, maps),
-            region_samples=_map_array(bpf, "region_samples", np.dtype("<u8"), self.options.max_regions, maps),
+            mappings=map_array(bpf, "mappings", MAPPING, self.options.max_mappings, maps),
+            spaces=map_array(bpf, "spaces", SPACE, self.options.max_spaces, maps),
+            ranges=map_array(bpf, "ranges", RANGE, self.options.max_ranges, maps),
+            region_samples=map_array(bpf, "region_samples", np.dtype("<u8"), self.options.max_regions, maps),
             maps=maps,
         )
         self._attach_samplers(bpf)
@@ -175,7 +176,7 @@ class Engine:
             from bcc import BPF
         except ImportError:
             raise CausalError("the Python package bcc is missing", "sudo apt install python3-bpfcc") from None
-        with _captured_output() as output:
+        with captured_output() as output:
             try:
                 bpf = BPF(text=source, cflags=self._flags())
                 self._attach_hooks(bpf)
@@ -304,7 +305,7 @@ class Engine:
 
         program = self._kernel.bpf.load_func(f"on_visit_{point}", BPF.KPROBE)
         name = f"causal_{os.getpid()}_{point}_{len(self._probes)}"
-        with _captured_output() as output:
+        with captured_output() as output:
             fd = lib.bpf_attach_uprobe(program.fd, 0, name.encode(), os.fsencode(path), file_offset, -1, 0)
         if fd < 0:
             raise CausalError(
@@ -321,7 +322,7 @@ class Engine:
         from bcc import BPF
 
         bpf = self._kernel.bpf
-        with _captured_output():
+        with captured_output():
             program = bpf.load_func("on_call", BPF.KPROBE, attach_type=kernel_calls.TRACE_UPROBE_MULTI)
         counts = bpf["calls"]
         counts.clear()
@@ -500,7 +501,7 @@ class Engine:
             os.close(fd)
         self._probes.clear()
         loaded, self._loaded = self._kernel, None
-        with _captured_output():
+        with captured_output():
             loaded.bpf.cleanup()
 
 
@@ -514,7 +515,8 @@ def _point(start: Any, middle: Any, end: Any, i: int, origin: int) -> PointReadi
     )
 
 
-def _map_array(bpf: Any, name: str, dtype: np.dtype[Any], length: int, keep: list[mmap.mmap]) -> npt.NDArray[Any]:
+def map_array(bpf: Any, name: str, dtype: np.dtype[Any], length: int, keep: list[mmap.mmap]) -> npt.NDArray[Any]:
+    """A BPF array with BPF_F_MMAPABLE as memory of ours; `keep` holds what must live as long as it."""
     size = (length * dtype.itemsize + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
     mapped = mmap.mmap(bpf[name].map_fd, size)
     keep.append(mapped)

@@ -86,19 +86,27 @@ def load_program(program_type: int, body: Iterable[bytes] = (), attach_type: int
     return _bpf(_PROG_LOAD, attributes)
 
 
-def link_uprobes(program: int, path: str, file_offsets: Sequence[int]) -> int:
+def link_uprobes(
+    program: int,
+    path: str,
+    file_offsets: Sequence[int],
+    cookies: Sequence[int] | None = None,
+    tgid: int = 0,
+    at_return: bool = False,
+) -> int:
     """Attach a program to many places of a file with one link, whose descriptor is returned; closing it detaches.
 
-    The program reads the index of the place as its cookie.
+    The program reads the cookie of the place, which is its index unless `cookies` are given. With a `tgid` only that
+    process gets the probes; `at_return`: where the functions that begin at the places return.
     """
     count = len(file_offsets)
     name = ctypes.create_string_buffer(os.fsencode(path))
     offsets = (ctypes.c_uint64 * count)(*file_offsets)
-    cookies = (ctypes.c_uint64 * count)(*range(count))
+    numbers = (ctypes.c_uint64 * count)(*(range(count) if cookies is None else cookies))
     attributes = ctypes.create_string_buffer(_ATTR_SIZE)
     struct.pack_into("=4I", attributes, 0, program, 0, TRACE_UPROBE_MULTI, 0)
-    addresses = (ctypes.addressof(name), ctypes.addressof(offsets), 0, ctypes.addressof(cookies))
-    struct.pack_into("=4Q3I", attributes, 16, *addresses, count, 0, 0)
+    addresses = (ctypes.addressof(name), ctypes.addressof(offsets), 0, ctypes.addressof(numbers))
+    struct.pack_into("=4Q3I", attributes, 16, *addresses, count, int(at_return), tgid)
     return _bpf(_LINK_CREATE, attributes)
 
 

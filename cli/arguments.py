@@ -48,3 +48,12 @@ def share(text: str) -> float:
     if not match or not 0.5 <= float(match[1]) <= 50:
         raise argparse.ArgumentTypeError(f"{text!r} is not a percentage between 0.5 and 50")
     return float(match[1]) / 100
+
+
+def fraction(text: str) -> float:
+    """A share of something: `5%` or `0.05`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)(%?)", text.strip())
+    value = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 5% or 0.05")
+    return value

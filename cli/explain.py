@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from causal.errors import UsageError
-from cli.arguments import positive
+from cli.arguments import fraction, positive
 from cli.command import examples
 
 if TYPE_CHECKING:
@@ -29,7 +28,10 @@ class ExplainCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Declares the options."""
-        parser.add_argument("traces", metavar="TRACES", type=Path, help="the file of traces (.csv, .jsonl, .parquet)")
+        parser.add_argument(
+            "traces", metavar="TRACES", type=Path,
+            help="a directory that `trace` wrote, or a file (.csv, .jsonl, .parquet)",
+        )  # fmt: skip
         what = parser.add_argument_group("what to explain")
         what.add_argument("--output", metavar="COLUMN", help="the cost: time, peak_memory, faults... (default: time)")
         what.add_argument(
@@ -39,7 +41,7 @@ class ExplainCommand:
         how = parser.add_argument_group("how")
         how.add_argument("--clusters", metavar="K", type=positive, help="number of classes (default: chosen)")
         how.add_argument(
-            "--max-error", metavar="E", type=_share,
+            "--max-error", metavar="E", type=fraction,
             help="take as many classes as bring the typical error below E, as 5%% or 0.05",
         )  # fmt: skip
         how.add_argument(
@@ -71,8 +73,9 @@ class ExplainCommand:
             raise UsageError(f"{args.html} exists", "choose another name, or add --force to replace it")
         from causal.drt.model import Options, explain
         from causal.drt.reading import read_traces
+        from causal.tracing.journal import traces_in
 
-        traces = read_traces(args.traces, args.inputs, args.output)
+        traces = read_traces(traces_in(args.traces), args.inputs, args.output)
         options = Options(
             clusters=args.clusters, method=args.method, max_depth=args.max_depth, tree=args.tree,
             max_error=args.max_error, seed=args.seed,
@@ -121,11 +124,3 @@ def _names(text: str) -> list[str]:
     if not all(names):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of columns such as size,width")
     return names
-
-
-def _share(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)(%?)", text.strip())
-    value = float(match[1]) / (100 if match[2] else 1) if match else 0.0
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an error such as 5% or 0.05")
-    return value

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from causal.drt.failures import describe_failures, without_failures
 from causal.drt.features import Features, group_identical, make_features
 from causal.drt.growing import Growth, TreeGrower
 from causal.drt.ladder import Clustering, check_classes, cluster
@@ -67,8 +68,13 @@ class Explanation:
 
 
 def explain(traces: Traces, options: Options | None = None) -> Explanation:
-    """Cluster the traces, learn the tree, and validate both. Raises CausalError where the traces do not allow it."""
+    """Cluster the traces, learn the tree, and validate both. Raises CausalError where the traces do not allow it.
+
+    Runs that failed are classes of their own, told in `warnings`; everything else is about those that succeeded.
+    """
     options = options or Options()
+    failures = describe_failures(traces)
+    traces = without_failures(traces)
     features = make_features(traces)
     coarse, fine = group_identical(features), group_identical(features, exact=True)
     growth = Growth(options.max_depth, options.tree == "optimal")
@@ -83,7 +89,7 @@ def explain(traces: Traces, options: Options | None = None) -> Explanation:
         tree = grower.grow(settled.labels, settled.k, growth)
     place_traces(tree, features.values)
     scores = cross_validate(traces, features, settled, growth, grower)
-    warnings = _warnings(features, settled, options, traces)
+    warnings = (*failures, *_warnings(features, settled, options, traces))
     return Explanation(traces, features, settled, tree, scores, options, warnings)
 
 

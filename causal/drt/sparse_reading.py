@@ -2,7 +2,8 @@
 
     {"id": "a.png", "inputs": {"size": 1024}, "outputs": {"time_ms": 3.1}, "calls": {"main": 1, "decode": 64}}
 
-Functions that are not listed were not called. An output may be a list of repeats, of which the median counts.
+Functions that are not listed were not called. An output may be a list of repeats, of which the median counts. A run
+that failed has also an "exit_code".
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class _Collector:
         self._columns = array("i")
         self._counts = array("d")
         self._ends = array("q", [0])
+        self._exit_codes: list[int] = []
 
     def add(self, number: int, line: str) -> None:
         """One line of the file."""
@@ -73,6 +75,7 @@ class _Collector:
         repeats = measured if isinstance(measured, list) and measured else [measured]
         self._y.append(float(np.median([_number(number, self._output, each) for each in repeats])))
         self._ids.append(str(trace.get("id", number)))
+        self._exit_codes.append(int(_number(number, "exit_code", trace.get("exit_code", 0))))
         self._rows.append(number)
         self._add_calls(number, calls)
 
@@ -138,6 +141,7 @@ class _Collector:
             functions=names,
             calls=calls,
             rows=self._rows,
+            exit_codes=np.array(self._exit_codes, dtype=np.int64),
         )
 
 

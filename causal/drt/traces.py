@@ -27,7 +27,7 @@ class Traces:
     """N traces of one program.
 
     `inputs` is (N, P) and `calls` a sparse (N, F) matrix of call counts, `output` has N values: all finite and not
-    negative. `rows` are the line numbers in the file, for messages.
+    negative. `rows` are the line numbers in the file, for messages. `exit_codes` has N values; () means all are 0.
     """
 
     ids: list[str]
@@ -38,6 +38,11 @@ class Traces:
     functions: list[str]
     calls: Sparse
     rows: Sequence[int] = field(default_factory=list)
+    exit_codes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        if not len(self.exit_codes):
+            object.__setattr__(self, "exit_codes", np.zeros(len(self.ids), dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -2,6 +2,8 @@
 
 import pytest
 
+from causal import selftest
+from causal.recording import Interruption
 from tests.kernel.profiler import AHEAD_OF_OTHERS
 
 THOROUGH = ("--duration", "4s", "--speedups", "100")
@@ -58,3 +60,15 @@ def test_end_to_end(record, workloads, causal_bpf):
     assert recording.gain("mix_lane") > 0.4
     shown = causal_bpf("report", recording.path)
     assert shown.code == 0 and "end-to-end" in shown.out and "mix_lane" in shown.out
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of bcc, in this process for once
+def test_the_self_test_states_its_error(monkeypatch):
+    """`doctor --self-test`, shorter than for users: the truth is 25 %."""
+    monkeypatch.setattr(selftest, "PROFILE_S", 6.0)
+    monkeypatch.setattr(selftest, "_TRUTH_S", 0.3)
+    found = selftest.run_self_test(Interruption())
+    assert 0.15 < found.true < 0.35
+    assert 0.1 < found.predicted < 0.4
+    assert found.low < found.predicted < found.high
+    assert 0 < found.sample_cost_ns < found.period_ns

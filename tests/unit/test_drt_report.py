@@ -161,7 +161,7 @@ def test_command_writes_a_page_once(tmp_path, capsys):
     [
         (["--clusters", "300"], 2, "400 traces are too few for 300 classes"),
         (["--clusters", "0"], 2, "not a whole number above 0"),
-        (["--max-error", "much"], 2, "not an error such as 5%"),
+        (["--max-error", "much"], 2, "not a share such as 5%"),
         (["--inputs", "size,"], 2, "not a list of columns"),
         (["--output", "f0", "--inputs", "width"], 2, "no column 'width'"),
         (["--json", "--dot"], 2, "not allowed with"),

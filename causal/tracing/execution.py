@@ -1,0 +1,126 @@
+"""One execution of the command under trace: as the user who called sudo, in a process group of its own, measured."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from causal.child import Child, Owner
+
+TIMED_OUT = 124  # as timeout(1)
+_PATIENCE_S = 5.0
+_TAIL_BYTES = 400
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an execution ended: `status` as shells have it, its time in ns, the end of what it wrote to stderr."""
+
+    status: int
+    wall_ns: int
+    cpu_ns: int
+    complaint: str
+
+
+@dataclass(frozen=True)
+class Executor:
+    """Executes `program`; without a `timeout_s` nothing is ever killed."""
+
+    program: str
+    owner: Owner | None
+    timeout_s: float | None
+
+    def execute(
+        self,
+        command: Sequence[str],
+        stdin: str | None = None,
+        started: Callable[[int], None] | None = None,
+        watch: Callable[[float], None] | None = None,
+    ) -> Ended:
+        """Run a command to its end. Output is thrown away, input comes from the file `stdin` or is empty.
+
+        `started` gets the pid before the first instruction; `watch` is called some times a second with the seconds so
+        far, unless it is None. Raises CausalError when the command cannot be executed.
+        """
+        with contextlib.ExitStack() as stack:
+            source = stack.enter_context(open(stdin or os.devnull, "rb"))
+            sink = stack.enter_context(open(os.devnull, "wb"))
+            errors = stack.enter_context(tempfile.TemporaryFile())
+            streams = (source.fileno(), sink.fileno(), errors.fileno())
+            child = Child.start(self.program, command, None, self.owner, streams)
+            stack.callback(_end, child)
+            # Ctrl-C at the terminal is for us: this run may come to its end.
+            with contextlib.suppress(OSError):
+                os.setpgid(child.pid, child.pid)
+            if started:
+                started(child.pid)
+            # Until here it was a copy of ours; what it used as that is not the program's.
+            before_ns = time.clock_gettime_ns(_cpu_clock(child.pid))
+            begin = time.monotonic_ns()
+            child.release()
+            timed_out = self._wait(child, watch)
+            usage = child.wait_for_usage()
+            wall_ns = time.monotonic_ns() - begin
+            assert child.status is not None
+            errors.seek(max(os.fstat(errors.fileno()).st_size - _TAIL_BYTES, 0))
+            tail = errors.read().decode(errors="replace").strip().splitlines()
+        return Ended(
+            TIMED_OUT if timed_out else child.status,
+            wall_ns,
+            max(round((usage.ru_utime + usage.ru_stime) * 1e9) - before_ns, 0),
+            tail[-1] if tail else "",
+        )
+
+    def _wait(self, child: Child, watch: Callable[[float], None] | None) -> bool:
+        """Until it ends; whether that was because its time was up. Blocks without ticking where nobody looks."""
+        if self.timeout_s is None and watch is None:
+            # os.wait4, which follows, does the waiting.
+            return False
+        begin = time.monotonic()
+        descriptor = os.pidfd_open(child.pid)
+        try:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            while True:
+                elapsed = time.monotonic() - begin
+                left = None if self.timeout_s is None else max(self.timeout_s - elapsed, 0.0)
+                tick = None if watch is None else 0.05
+                waits = [each for each in (left, tick) if each is not None]
+                if poll.poll(min(waits) * 1000):
+                    return False
+                elapsed = time.monotonic() - begin
+                if watch:
+                    watch(elapsed)
+                if self.timeout_s is not None and elapsed >= self.timeout_s:
+                    _kill_group(child, poll)
+                    return True
+        finally:
+            os.close(descriptor)
+
+
+def _cpu_clock(pid: int) -> int:
+    """The clock of the CPU time of a process, as clock_getcpuclockid(3) makes it."""
+    return (~pid << 3) | 2
+
+
+def _kill_group(child: Child, poll: select.poll) -> None:
+    """What --timeout asks for: SIGTERM, and SIGKILL for what does not listen."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, number)
+        if poll.poll(_PATIENCE_S * 1000):
+            return
+
+
+def _end(child: Child) -> None:
+    """Leave nothing behind when a run is broken off by a second Ctrl-C: it is ours, and asked to end."""
+    if child.status is None and child.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGTERM)
+        child.terminate(_PATIENCE_S, time.sleep)

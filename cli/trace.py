@@ -1,0 +1,267 @@
+"""`causal-bpf trace -- CMD {}`: collect the traces of a program that `causal-bpf explain` explains."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from causal.errors import UsageError
+from cli.arguments import duration, fraction, positive
+from cli.command import examples
+from cli.interruption import orderly_interruption
+
+if TYPE_CHECKING:
+    from causal.tracing.requests import RequestSummary
+    from causal.tracing.runs import Summary
+
+_SHOWN = 6
+
+
+class TraceCommand:
+    """Runs a command over many inputs, timing it and counting its calls; needs root."""
+
+    name = "trace"
+    help = (
+        "Collect traces for `explain`: run a command over many inputs, measure how long each takes, and count in\n"
+        "another run of each, by eBPF, how often it calls which function; or follow the requests of a live process\n"
+        "(--pid). The program is not changed.\n\n"
+        "{} in the command stands for the input. Traces are kept in a directory; the same command again goes on\n"
+        "where it was interrupted."
+    )
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        parser.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="directory for the traces")
+        parser.add_argument("--force", action="store_true", help="start again, replacing the traces in DIR")
+        parser.add_argument("-q", "--quiet", action="store_true", help="no progress and no summary")
+        what = parser.add_argument_group("inputs")
+        what.add_argument(
+            "--inputs", metavar="WHAT", nargs="+", action="extend", default=[],
+            help="a pattern such as 'img/*.png' (the input variable is size_bytes); @FILE, a list with one input per "
+            "line; or FILE.csv, whose first column replaces {} and column NAME replaces {NAME}, and whose numeric "
+            "columns are the input variables",
+        )  # fmt: skip
+        what.add_argument("--stdin", action="store_true", help="feed the input file to the command's standard input")
+        what.add_argument("--timeout", metavar="T", type=duration, help="end runs that take longer (default: never)")
+        cost = parser.add_argument_group("time")
+        cost.add_argument("--repeat", metavar="N", type=positive, default=5, help="timed runs per input (default: 5)")
+        cost.add_argument(
+            "--measure", default="wall", choices=("wall", "cpu"),
+            help="what is explained by default; both are recorded (default: %(default)s)",
+        )  # fmt: skip
+        cost.add_argument("--seed", type=int, default=0, help="of the random order of runs (default: %(default)s)")
+        calls = parser.add_argument_group("calls")
+        calls.add_argument(
+            "-b", "--binary", metavar="PATTERN", action="append", default=[],
+            help="files whose functions are counted, as libfoo or '!libbar' (default: the main executable)",
+        )  # fmt: skip
+        calls.add_argument(
+            "--function", metavar="PATTERN", action="append", default=[],
+            help="count only these functions (names or globs; default: all)",
+        )  # fmt: skip
+        calls.add_argument("--max-functions", metavar="N", type=positive, default=50_000, help=argparse.SUPPRESS)
+        calls.add_argument(
+            "--max-slowdown", metavar="X", type=float, default=20.0,
+            help="drop the hottest functions where counting makes a run slower than X times (and the whole counting "
+            "than a minute; default: %(default)g; 0: never)",
+        )  # fmt: skip
+        others = parser.add_argument_group("traces of other profilers, instead of a command")
+        others.add_argument(
+            "--import", dest="imported", metavar="FILE", type=Path, nargs="+", default=[],
+            help="files (or directories of them) of callgrind, cProfile or `perf script`, or CSV; --inputs TABLE.csv "
+            "names the files in its first column and their input variables in the next ones",
+        )  # fmt: skip
+        live = parser.add_argument_group("requests of a live process, instead of a command")
+        live.add_argument("--pid", metavar="PID", type=positive, help="trace each request of this process")
+        live.add_argument(
+            "--begin", metavar="SPEC", help="function that begins a request: FUNCTION or FUNCTION@LIBRARY"
+        )
+        live.add_argument("--end", metavar="SPEC", help="function that ends it (default: where the first one returns)")
+        live.add_argument(
+            "--input", metavar="[NAME=]argN", action="append", default=[],
+            help="input variable: an argument of the begin function, as size=arg2, or string-length:arg1; repeatable",
+        )  # fmt: skip
+        live.add_argument("--duration", metavar="T", type=duration, default=10.0, help="how long (default: 10s)")
+        live.add_argument(
+            "--dry-run", metavar="T", type=duration, default=1.0,
+            help="how long to look for functions that are too hot, before (default: 1s)",
+        )  # fmt: skip
+        live.add_argument("--requests", metavar="N", type=positive, help="stop after so many")
+        live.add_argument(
+            "--max-overhead", metavar="X", type=fraction, default=0.1,
+            help="share of a CPU that counting may cost; the hottest functions are dropped (default: 10%%)",
+        )  # fmt: skip
+        parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD {}", help="the program to trace")
+        parser.epilog = examples(
+            ("sudo causal-bpf trace -o traces --inputs 'img/*.png' -- ./convert {} /dev/null", "one trace per file"),
+            ("causal-bpf explain traces", "then: why are some of them slow?"),
+            (
+                "sudo causal-bpf trace -o traces --inputs runs.csv -- ./resize --width {width} {file}",
+                "inputs and options from a table with the columns file,width",
+            ),
+            ("sudo causal-bpf trace -o traces --inputs @list --stdin -- jq .a", "files given to standard input"),
+            (
+                "sudo causal-bpf trace -o traces --inputs '*.png' -b libpng -- ./thumb {}",
+                "count the functions of a library",
+            ),
+            (
+                "causal-bpf trace -o traces --import callgrind.out.* --inputs sizes.csv",
+                "traces that valgrind collected",
+            ),
+            (
+                "sudo causal-bpf trace -o traces --pid 4711 --begin handle --input size=arg2 --duration 30s",
+                "one trace per request of a running server",
+            ),
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Traces and says what came out; 130 when it was interrupted."""
+        if args.imported:
+            return _import(args)
+        if args.pid is not None or args.begin is not None:
+            return _trace_requests(args)
+        return _trace_runs(args)
+
+
+def _import(args: argparse.Namespace) -> int:
+    if args.command or args.pid is not None:
+        raise UsageError("what is imported was run before", "give --import without a command or --pid")
+    from causal.tracing.imports import import_traces
+    from causal.tracing.inputs import find_inputs
+    from causal.tracing.journal import JOURNAL, TRACES, write_traces
+
+    if not args.force and ((args.output / TRACES).exists() or (args.output / JOURNAL).exists()):
+        raise UsageError(f"{args.output} holds traces", "choose another name with -o, or add --force")
+    traces = import_traces(args.imported, find_inputs(args.inputs) if args.inputs else [])
+    args.output.mkdir(parents=True, exist_ok=True)
+    write_traces(args.output, traces)
+    if not args.quiet:
+        functions = len({name for trace in traces for name in trace["calls"]})
+        print(f"{len(traces):,} traces with {functions:,} functions")
+        print(f"explain them: causal-bpf explain {shlex.quote(str(args.output))}", flush=True)
+    return 0
+
+
+def _trace_runs(args: argparse.Namespace) -> int:
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not command:
+        raise UsageError("no command to trace", "put it behind --: causal-bpf trace -o DIR --inputs 'X*' -- CMD {}")
+    if not args.inputs:
+        raise UsageError("no inputs", "give them with --inputs 'PATTERN', --inputs @LIST or --inputs TABLE.csv")
+    from causal.tracing.inputs import find_inputs
+    from causal.tracing.runs import RunTracer, TraceOptions
+    from cli.trace_progress import TraceProgress
+
+    options = TraceOptions(
+        command=command,
+        output=args.output,
+        binaries=args.binary,
+        patterns=args.function,
+        max_functions=args.max_functions,
+        repeat=args.repeat,
+        measure=args.measure,
+        stdin=args.stdin,
+        seed=args.seed,
+        timeout_s=args.timeout,
+        max_slowdown=args.max_slowdown,
+        force=args.force,
+    )
+    with orderly_interruption() as interrupted, TraceProgress(args.quiet) as progress:
+        summary = RunTracer(options, find_inputs(args.inputs), interrupted, progress.show).trace()
+        progress.stop()
+        if not args.quiet:
+            _print_summary(summary, args.output)
+        return 0 if summary.finished or not interrupted() else 128 + signal.SIGINT
+
+
+def _trace_requests(args: argparse.Namespace) -> int:
+    if args.pid is None or args.begin is None:
+        missing = "--pid PID" if args.pid is None else "--begin FUNCTION"
+        raise UsageError(f"requests of a live process need {missing}", "see the examples of causal-bpf trace --help")
+    if args.inputs or args.command:
+        raise UsageError("a process and a command cannot be traced together", "give --pid, or --inputs and a command")
+    from causal.tracing.points import parse_value
+    from causal.tracing.requests import RequestOptions, RequestTracer
+    from cli.trace_progress import TraceProgress
+
+    options = RequestOptions(
+        pid=args.pid,
+        output=args.output,
+        begin=args.begin,
+        end=args.end,
+        values=[parse_value(each) for each in args.input],
+        binaries=args.binary,
+        patterns=args.function,
+        max_functions=args.max_functions,
+        duration_s=args.duration,
+        requests=args.requests,
+        dry_run_s=args.dry_run,
+        max_overhead=args.max_overhead,
+        force=args.force,
+    )
+    with orderly_interruption() as interrupted, TraceProgress(args.quiet) as progress:
+        summary = RequestTracer(options, interrupted, progress.show).trace()
+        progress.stop()
+        if not args.quiet:
+            _print_requests(summary, args.output)
+    return 0
+
+
+def _print_requests(summary: RequestSummary, directory: Path) -> None:
+    ended = {"exit": "; the process has ended", "interrupt": "; interrupted"}.get(summary.reason, "")
+    print(f"{summary.traces:,} requests traced{ended}")
+    print(f"{summary.functions:,} functions counted, {summary.called:,} of them called in requests")
+    counters = summary.counters
+    losses = {
+        "lost, the ring buffer was full": counters["lost"],
+        "lost, their calls were overwritten": summary.overwritten,
+        "begun without room to follow them": counters["no_room"],
+        "never ended, another began in their place": counters["unended"],
+        "still going on": summary.in_flight,
+        "with arguments that could not be read": summary.unreadable,
+    }
+    found = [f"{count:,} {what}" for what, count in losses.items() if count]
+    print("no request was lost" if not found else "not traced: " + "; ".join(found))
+    if counters["nested"]:
+        print(f"{counters['nested']:,} begins inside of a request belong to it")
+    _print_choice(summary.dropped, summary.refused, summary.notes)
+    print(f"explain them: causal-bpf explain {shlex.quote(str(directory))}", flush=True)
+
+
+def _print_summary(summary: Summary, directory: Path) -> None:
+    went_on = " (went on with what was there)" if summary.resumed else ""
+    print(f"{summary.traces:,} traces of {summary.inputs:,} inputs{went_on}")
+    print(f"{summary.functions:,} functions counted, {summary.called:,} of them called")
+    for code, count in sorted(summary.exit_codes.items()):
+        complaint = summary.complaints[code]
+        print(f"{_how(code)}: {count:,} inputs, kept as a class of their own{f' ({complaint})' if complaint else ''}")
+    _print_choice(summary.dropped, summary.refused, summary.notes)
+    if not summary.finished:
+        print("not finished: the same command again goes on")
+    print(f"explain them: causal-bpf explain {shlex.quote(str(directory))}", flush=True)
+
+
+def _print_choice(dropped: dict[str, float], refused: list[str], notes: list[str]) -> None:
+    if dropped:
+        print("too hot to be counted, their callers tell as much: " + _some(dropped))
+    if refused:
+        print("cannot be probed: " + _some(refused))
+    for note in notes:
+        print(note)
+
+
+def _how(code: int) -> str:
+    if code == 124:
+        return "ended by --timeout or with exit code 124"
+    if code > 128 and code - 128 in signal.valid_signals():
+        return f"killed by {signal.Signals(code - 128).name}"
+    return f"failed with exit code {code}"
+
+
+def _some(names: dict[str, float] | list[str]) -> str:
+    shown = [f"{name} ({names[name]:,.0f}/s)" if isinstance(names, dict) else name for name in list(names)[:_SHOWN]]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(shown) + more

@@ -1,0 +1,118 @@
+"""`trace --pid`: one trace per request of a live process, with exactly its calls."""
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+
+from tests.conftest import kill_group
+
+
+@pytest.fixture
+def server(programs):
+    """`server(mode)` starts the program that handles requests."""
+    started = []
+
+    def start(mode=""):
+        process = subprocess.Popen([programs / "requests", mode], process_group=0)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        kill_group(process)
+
+
+@pytest.fixture
+def trace(causal_bpf, tmp_path):
+    """`trace(pid, *options)`: how it ended, and its traces."""
+
+    def run(pid, *options):
+        out = tmp_path / "traces"
+        words = (
+            "trace",
+            "-o",
+            out,
+            "--force",
+            "--pid",
+            pid,
+            "--begin",
+            "handle",
+            "--input",
+            "size=arg1",
+            "--dry-run",
+            "100ms",
+            *options,
+        )
+        done = causal_bpf(*words)
+        assert done.code == 0, done
+        return done, [json.loads(line) for line in (out / "traces.jsonl").read_text().splitlines()]
+
+    return run
+
+
+def own_calls(request):
+    return {name: request["calls"].get(name, 0) for name in ("handle", "step", "heavy", "send_reply")}
+
+
+def test_each_request_has_its_calls_and_arguments(server, trace):
+    done, requests = trace(server().pid, "--input", "string-length:arg2", "--requests", 150, "--max-overhead", "90%")
+    assert len(requests) == 150
+    assert re.search(r"no request was lost|not traced: [12] still going on$", done.out, re.MULTILINE), done.out
+    assert {request["inputs"]["size"] for request in requests} == set(range(41))
+    for request in requests:
+        size = request["inputs"]["size"]
+        assert request["inputs"] == {"size": size, "length_arg2": size}
+        assert own_calls(request) == {"handle": 1, "step": size, "heavy": size % 2, "send_reply": 1}
+        times = request["outputs"]
+        assert times["time_ms"] > 0
+        assert times["cpu_time_ms"] + times["wait_time_ms"] == pytest.approx(times["time_ms"], rel=1e-6)
+
+
+def test_nested_begins_belong_to_the_request_around_them(server, trace):
+    done, requests = trace(server("nested").pid, "--requests", 200, "--max-overhead", "90%")
+    assert "begins inside of a request belong to it" in done.out
+    outer = [request for request in requests if request["inputs"]["size"] == 40]
+    assert outer and all(own_calls(request)["step"] == 42 for request in outer)
+    assert all(own_calls(request)["handle"] == 1 + (request["inputs"]["size"] == 40) for request in requests)
+
+
+def test_requests_that_never_end_are_counted_and_spoil_nothing(server, trace):
+    done, requests = trace(server("stuck").pid, "--end", "send_reply", "--requests", 200, "--max-overhead", "90%")
+    assert "never ended, another began in their place" in done.out
+    assert requests and all(request["inputs"]["size"] % 4 for request in requests)
+    assert all(own_calls(request)["step"] == request["inputs"]["size"] for request in requests)
+
+
+def test_hot_probes_are_dropped_after_a_dry_run(server, trace):
+    done, requests = trace(server("hot").pid, "--requests", 100, "--max-overhead", "50%")
+    assert "too hot to be counted" in done.out and "hot (" in done.out
+    assert not any("hot" in request["calls"] for request in requests)
+    # Without its probe the process is as fast as it was: nothing of it was stopped or slowed for good.
+    assert all(own_calls(request)["handle"] == 1 for request in requests)
+
+
+def test_the_process_ends(server, trace):
+    process = server("ends")
+    done, requests = trace(process.pid, "--duration", "60s", "--max-overhead", "90%")
+    assert "the process has ended" in done.out and requests
+    assert process.wait(30) == 0
+
+
+def test_requests_that_cannot_be_traced(causal_bpf, server, tmp_path):
+    process = server()
+    words = ("trace", "-o", tmp_path / "out", "--pid", process.pid)
+    causal_bpf(*words, "--begin", "handel", "--input", "arg1").assert_error(1, "begin handel: no function", "handle")
+    causal_bpf(*words, "--begin", "handle").assert_error(2, "needs an input variable", "size=arg2")
+    causal_bpf(*words, "--begin", "handle", "--input", "argv").assert_error(2, "names no argument", "arg1")
+    causal_bpf(*words, "--input", "arg1").assert_error(2, "need --begin FUNCTION", "--help")
+    causal_bpf(
+        *words, "--begin", "handle", "--end", "main", "--input", "arg1", "--duration", "200ms", "--dry-run", "50ms"
+    ).assert_error(1, "none of .* requests has ended", "--end")
+    gone = subprocess.run(["true"], check=True) and max(os.getpid(), process.pid) + 100_000
+    causal_bpf("trace", "-o", tmp_path, "--pid", gone, "--begin", "f", "--input", "arg1").assert_error(
+        1, "there is no process", "pgrep"
+    )
+    assert process.poll() is None
