@@ -21,7 +21,7 @@ from causal.errors import UsageError
 # What belongs to the system or to a toolchain: nobody profiles a program to learn that std::vector is slow.
 _NOT_OURS = re.compile(
     r"/usr/(local/)?include/|/usr/(local/)?lib(32|64)?/(gcc|clang|llvm|go|rustlib)|/usr/share/go|/usr/src/rustc"
-    r"|/rustc/|.*/\.rustup/|.*/\.cargo/(registry|git)/|/usr/local/go/|.*/go/pkg/mod/|.*/include/c\+\+/|.*/libstdc\+\+-v3/"
+    r"|/rustc/|/rust/deps/|.*/\.rustup/|.*/\.cargo/(registry|git)/|/usr/local/go/|.*/go/pkg/mod/|.*/include/c\+\+/|.*/libstdc\+\+-v3/"
     r"|<"  # <artificial>, <built-in>
 )
 # Directories that hold projects, and are none.

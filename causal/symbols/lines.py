@@ -120,7 +120,8 @@ class SourceLines:
             if not len(open_):
                 return
             inside = self.instances[instance[open_]]
-            file[open_] = np.where(inside["call_file"] <= len(self.files), inside["call_file"], 0)
+            known = (inside["call_file"] <= len(self.files)) & (inside["call_line"] > 0)
+            file[open_] = np.where(known, inside["call_file"], 0)
             line[open_], instance[open_] = inside["call_line"], inside["parent"]
             open_ = open_[~scope[file[open_]] & (instance[open_] < len(self.instances))]
 

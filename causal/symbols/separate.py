@@ -26,7 +26,7 @@ def separate_symbols(binary: Binary) -> list[SymbolTable]:
         if packed:
             content = lzma.LZMADecompressor(memlimit=_MAX_SIZE).decompress(packed, _MAX_SIZE)
             return _symbols(io.BytesIO(content))
-        path = find_debug_path(binary)
+        path = find_debug_path(binary, environ={})  # names alone are worth no download
         if path is None or path == binary.path:
             return []
         with open(path, "rb") as file:

@@ -35,6 +35,7 @@ FUNCTIONS = (
         ("/usr/lib/gcc/x86_64-linux-gnu/12/include/emmintrin.h", [], False),
         ("/usr/include/c++/12/bits/stl_vector.h", [], False),
         ("/rustc/9fc6b43/library/core/src/slice/mod.rs", [], False),
+        ("/rust/deps/hashbrown-0.15.5/src/raw/mod.rs", [], False),
         ("/home/me/.cargo/registry/src/index.crates.io-1/serde-1.0/src/lib.rs", [], False),
         ("/home/me/.rustup/toolchains/stable/lib/rustlib/src/rust/library/std/src/io.rs", [], False),
         ("<artificial>", [], False),

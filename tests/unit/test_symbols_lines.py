@@ -152,6 +152,15 @@ def test_code_in_several_places(write, version):
     assert [at for at, calls in chains.items() if calls == [(MAIN, 50)]] == [0x20, 0x27, 0x60, 0x6F]
 
 
+def test_a_call_at_no_line_is_passed_over(write):
+    """Compilers give calls line 0 where they merged several: the call further out counts."""
+    inner = Function("inner", 0x20, 0x30, call=("main.c", 0))
+    functions = [Function("main", 0x10, 0x40, (Function("outer", 0x20, 0x30, (inner,), call=("main.c", 5)),))]
+    lines = SourceLines.load(write(debug=debug_sections((Row(0x10, LIB, 1), End(0x40)), functions)))
+    (place,) = lines.attribute(np.array([path == MAIN for path in lines.files]))
+    assert (int(place["start"]) - CODE_VADDR, int(place["line"])) == (0x20, 5)
+
+
 def compiled(directory, source, *flags, compiler="gcc"):
     path = directory / "real.c"
     path.write_text(source)

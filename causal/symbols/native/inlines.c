@@ -342,7 +342,7 @@ bool reader_inlines(struct reader *r)
 	const struct unit *units = r->units.data;
 
 	for (u64 i = 0; i < r->units.count && !r->out_of_memory; i++) {
-		if (units[i].sup || units[i].split)
+		if (units[i].sup)
 			continue;
 		if (!walk_unit(r, &units[i]))
 			r->skipped_units++;
