@@ -86,6 +86,8 @@ struct process {
 	u32 version;    // grows with each exec, so that user space reads the mappings again
 	u32 follow;     // children join the target
 	u32 only_clock; // on the clock, never a region
+	u32 signal;     // that the handler is for
+	u32 region;     // of the unit `process`, 0: none
 };
 BPF_TABLE("hash", u32, struct process, processes, MAX_PROCESSES);
 
@@ -93,8 +95,8 @@ BPF_TABLE("hash", u32, struct process, processes, MAX_PROCESSES);
 struct answer {
 	u64 nonce;
 	s64 remaining_ns;
-	u32 tid;
-	u32 pad;
+	u32 tid;   // as the thread itself sees it: pid namespaces number their own
+	u32 owner; // as the host sees it, 0: the line is free
 };
 BPF_F_TABLE("array", int, struct answer, answers, MAX_ANSWERS, BPF_F_MMAPABLE);
 
@@ -138,6 +140,7 @@ enum counter {
 	C_IDLE_PAID_NS,    // ... as far as they owed it
 	C_OUTSIDE_NS,      // what programs outside ran on all cores
 	C_EXPIRED,         // samples that found the deadline passed
+	C_ABANDONED,       // the profiler itself was stopped: its window ended
 	C_LAST
 };
 #define MAX_COUNTERS 48

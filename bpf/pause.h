@@ -11,6 +11,9 @@
 #define PF_EXITING 0x4
 #define PF_KTHREAD 0x00200000
 
+#define SIGNAL_URG 23
+#define SIGNAL_WINCH 28
+
 BPF_ARRAY(pause_errors, u64, 64); // histogram of |debt| at the end of a pause, buckets of a power of two ns
 
 static __always_inline u64 task_word(u64 task, u64 offset)
@@ -36,16 +39,18 @@ static __always_inline bool alternate_stack_fits(u64 task)
 
 // Read at the moment of the decision, so that no change of mask, handler or stack can be missed.
 // Returns the counter that says why not, or -1 when the signal will be delivered to our handler now.
-static __always_inline int obstacle(u32 tgid)
+static __always_inline int obstacle(struct process *p)
 {
-	u64 task = bpf_get_current_task();
-	u64 action = task_word(task, TASK_SIGHAND) + SIGHAND_ACTION + (PAUSE_SIGNAL - 1) * ACTION_SIZE;
-	u64 handler = task_word(action, ACTION_HANDLER);
-	struct process *p = processes.lookup(&tgid);
+	u64 task = bpf_get_current_task(), action, handler;
+	u32 signal = p->signal & 63;
 
-	if (!p || !p->handler || handler != p->handler)
+	if (!p->handler || !signal)
 		return C_UNREGISTERED;
-	if (task_word(task, TASK_BLOCKED) & (1ULL << (PAUSE_SIGNAL - 1)))
+	action = task_word(task, TASK_SIGHAND) + SIGHAND_ACTION + (signal - 1) * ACTION_SIZE;
+	handler = task_word(action, ACTION_HANDLER);
+	if (handler != p->handler)
+		return C_UNREGISTERED;
+	if (task_word(task, TASK_BLOCKED) & (1ULL << (signal - 1)))
 		return C_BLOCKED_MASK;
 	if (!alternate_stack_fits(task))
 		return C_SMALL_STACK;
@@ -62,12 +67,17 @@ static __always_inline int obstacle(u32 tgid)
 // Rule 7. To be called where the thread runs no further user instruction before the handler.
 static __always_inline void maybe_pause(struct thread *t, struct clock *c, struct experiment *x, u64 now)
 {
+	struct process *p;
 	struct core *core;
+	u32 tgid = t->tgid;
 	int why;
 
 	if (!running(x, c, now) || debt_of(t, c) <= THRESHOLD_NS)
 		return;
-	why = obstacle(t->tgid);
+	p = processes.lookup(&tgid);
+	if (!p)
+		return;
+	why = obstacle(p);
 	if (why >= 0) {
 		__sync_fetch_and_or(&t->flags, F_STUCK);
 		count(why, 1);
@@ -79,7 +89,7 @@ static __always_inline void maybe_pause(struct thread *t, struct clock *c, struc
 	t->busy_ns = now;
 	t->pause_ns = 0;
 	__sync_fetch_and_or(&t->flags, F_SENT);
-	if (bpf_send_signal_thread(PAUSE_SIGNAL)) {
+	if (bpf_send_signal_thread(p->signal)) {
 		// One slot per CPU carries signals out of interrupts; when it is taken the next sample tries again.
 		__sync_fetch_and_and(&t->flags, ~(u64)F_SENT);
 		t->pause_seg = 0;
@@ -116,18 +126,30 @@ static __always_inline void core_was_busy(struct thread *t, struct clock *c, str
 	t->busy_ns = 0;
 }
 
+// The number of the current thread in its own pid namespace, which is what gettid() tells it.
+static __always_inline u32 tid_as_seen_inside(void)
+{
+	u64 pid = task_word(bpf_get_current_task(), TASK_THREAD_PID);
+	u32 level = task_word(pid, PID_LEVEL);
+
+	return task_word(pid + PID_NUMBERS + (level & 31) * UPID_SIZE, UPID_NR);
+}
+
 static __always_inline struct answer *claim_answer(struct thread *t, u32 tid)
 {
 	int i, line = t->answer;
 	struct answer *a = answers.lookup(&line);
+	u32 inside;
 
-	if (a && a->tid == tid)
+	if (a && a->owner == tid)
 		return a;
+	inside = tid_as_seen_inside();
 	for (i = 0; i < ANSWER_PROBES; i++) {
-		line = (tid + i) % MAX_ANSWERS;
+		line = (inside + i) % MAX_ANSWERS;
 		a = answers.lookup(&line);
-		if (a && !a->tid) {
-			a->tid = tid;
+		if (a && !a->owner) {
+			a->owner = tid;
+			a->tid = inside;
 			t->answer = line;
 			return a;
 		}
@@ -186,9 +208,10 @@ static __always_inline void release_answer(struct thread *t, u32 tid)
 	int line = t->answer;
 	struct answer *a = answers.lookup(&line);
 
-	if (a && a->tid == tid) {
+	if (a && a->owner == tid) {
 		a->remaining_ns = 0;
 		a->tid = 0;
+		a->owner = 0;
 	}
 }
 
@@ -284,8 +307,11 @@ int on_sys_enter(struct bpf_raw_tracepoint_args *ctx)
 		}
 		if (regs.di == REGISTER_MAGIC) {
 			p = processes.lookup(&tgid);
-			if (p)
+			// Only signals that are ignored by default: no other is ever sent.
+			if (p && (regs.dx == SIGNAL_URG || regs.dx == SIGNAL_WINCH)) {
 				p->handler = regs.si;
+				p->signal = regs.dx;
+			}
 			return 0;
 		}
 	}

@@ -182,6 +182,8 @@ static __always_inline u32 region_of_sample(struct bpf_perf_event_data *ctx, str
 
 	if (!p || p->only_clock)
 		return 0;
+	if (p->region)
+		return p->region;
 	label = thread_regions.lookup(&tid);
 	if (label)
 		return *label;

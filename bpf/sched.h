@@ -267,11 +267,27 @@ static __always_inline bool switch_in(u32 tid, bool held, bool idle, u64 now)
 	return true;
 }
 
+#define STATE_STOPPED_OR_TRACED 12 // as the tracepoint has it
+
+// Ctrl-Z, a debugger: a profiler that does not run must not go on pausing others. Pauses end within a slice.
+static __always_inline void end_abandoned_window(void)
+{
+	struct clock *c = the_clock();
+	struct experiment *x = the_experiment();
+
+	if (!c || !x || x->arm == ARM_OFF)
+		return;
+	c->stopped = x->generation;
+	count(C_ABANDONED, 1);
+}
+
 TRACEPOINT_PROBE(sched, sched_switch)
 {
 	u64 now = bpf_ktime_get_ns();
 	bool held = true; // an idle core counts as held by the target: it idled through a pause
 
+	if (args->prev_pid == PROFILER && (args->prev_state & STATE_STOPPED_OR_TRACED))
+		end_abandoned_window();
 	if (args->prev_pid)
 		held = switch_out(args->prev_pid, args->prev_state, now);
 	if (!args->next_pid || !switch_in(args->next_pid, held, !args->prev_pid, now))
@@ -328,6 +344,7 @@ TRACEPOINT_PROBE(sched, sched_process_exec)
 		return 0;
 	p->handler = 0;
 	p->space = 0;
+	p->region = 0;
 	p->version++;
 	t = threads.lookup(&old);
 	local = t ? t->local : c->granted;

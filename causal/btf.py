@@ -121,6 +121,10 @@ def task_offsets(path: Path = VMLINUX) -> dict[str, int]:
         "TASK_CPUS_ALLOWED": ("task_struct", "nr_cpus_allowed"),
         "SIGHAND_ACTION": ("sighand_struct", "action"),
         "ACTION_HANDLER": ("k_sigaction", "sa.sa_handler"),
+        "TASK_THREAD_PID": ("task_struct", "thread_pid"),
+        "PID_LEVEL": ("pid", "level"),
+        "PID_NUMBERS": ("pid", "numbers"),
+        "UPID_NR": ("upid", "nr"),
     }
     offsets = {}
     for macro, (name, field) in wanted.items():
@@ -131,4 +135,5 @@ def task_offsets(path: Path = VMLINUX) -> dict[str, int]:
             if macro != "TASK_SECCOMP":
                 raise CausalError(f"this kernel has no {name}.{field}", "please report the kernel version") from None
     offsets["ACTION_SIZE"] = info.size("k_sigaction")
+    offsets["UPID_SIZE"] = info.size("upid")
     return offsets

@@ -284,6 +284,8 @@ def _uprobes() -> str:
         # On the text of this very module: a file that no process maps as code, so nothing is ever hit.
         os.close(kernel.open_perf_event(event_type, 0, path=os.path.abspath(__file__)))
     except OSError as error:
+        if error.errno in (errno.EPERM, errno.EACCES):
+            return f"by a uprobe_multi link: {_uprobe_multi()}"  # which needs no CAP_SYS_ADMIN
         if error.errno != errno.EIO:  # EIO: a file system that cannot hold uprobes; the machinery is there
             raise _Missing(f"a uprobe is refused: {error.strerror}", _refused(error, "4.17")) from None
     return "one was placed"

@@ -205,8 +205,8 @@ class Engine:
             "THRESHOLD_NS": options.threshold_ns,
             "PAUSE_SLACK_NS": options.pause_slack_ns,
             "MAX_PAUSE_NS": options.max_pause_ns,
-            "PAUSE_SIGNAL": int(PAUSE_SIGNAL),
             "MIN_ALT_STACK": _minimal_alternate_stack(),
+            "PROFILER": os.getpid(),
             "CUTTING_CPU": self.cpus[0],
             "CPUS": len(self.cpus),
             **task_offsets(),
@@ -251,16 +251,20 @@ class Engine:
     def add_process(self, tgid: int, follow: bool = True, only_clock: bool = False) -> None:
         """Put a process on the clock; `follow` says whether its children join, `only_clock` that it is no region."""
         table = self._kernel.bpf["processes"]
-        table[ctypes.c_uint32(tgid)] = table.Leaf(0, 0, 1, int(follow), int(only_clock))
+        table[ctypes.c_uint32(tgid)] = table.Leaf(0, 0, 1, int(follow), int(only_clock), 0, 0)
 
     def remove_process(self, tgid: int) -> None:
         table = self._kernel.bpf["processes"]
         if ctypes.c_uint32(tgid) in table:
             del table[ctypes.c_uint32(tgid)]
 
-    def processes(self) -> dict[int, int]:
-        """Processes on the clock -> how often their mappings were replaced (by exec) or are new (by fork)."""
-        return {key.value: leaf.version for key, leaf in self._kernel.bpf["processes"].items()}
+    def processes(self, regions_only: bool = False) -> dict[int, int]:
+        """Processes on the clock -> how often their mappings were replaced (by exec) or are new (by fork).
+
+        `regions_only` leaves out those that are no regions.
+        """
+        table = self._kernel.bpf["processes"]
+        return {key.value: leaf.version for key, leaf in table.items() if not (regions_only and leaf.only_clock)}
 
     def registered(self, tgid: int) -> bool:
         """Has the stub of this process reported?"""
@@ -270,11 +274,19 @@ class Engine:
 
     def set_space(self, tgid: int, space: int) -> None:
         """Tell which address space (an index given to `write_space`) a process has."""
+        self._change_process(tgid, space=space)
+
+    def set_process_region(self, tgid: int, region: int) -> None:
+        """Make a whole process, and the children it forks from now on, one region."""
+        self._change_process(tgid, region=region)
+
+    def _change_process(self, tgid: int, **fields: int) -> None:
         table = self._kernel.bpf["processes"]
         key = ctypes.c_uint32(tgid)
         if key in table:
             leaf = table[key]
-            leaf.space = space
+            for name, value in fields.items():
+                setattr(leaf, name, value)
             table[key] = leaf
 
     def write_ranges(self, ranges: npt.NDArray[Any]) -> None:
@@ -303,7 +315,16 @@ class Engine:
         from bcc import BPF
         from bcc.libbcc import lib
 
-        program = self._kernel.bpf.load_func(f"on_visit_{point}", BPF.KPROBE)
+        function = f"on_visit_{point}"
+        if "CAP_SYS_ADMIN" not in kernel_calls.effective_capabilities():
+            # Ordinary uprobes need it; the link that holds many of them (Linux 6.6) does with CAP_PERFMON.
+            program = self._kernel.bpf.load_func(function, BPF.KPROBE, attach_type=kernel_calls.TRACE_UPROBE_MULTI)
+            try:
+                self._probes.append(kernel_calls.link_uprobes(program.fd, path, [file_offset]))
+            except OSError as error:
+                raise CausalError(f"cannot probe {path}: {error.strerror}", "run as root") from None
+            return
+        program = self._kernel.bpf.load_func(function, BPF.KPROBE)
         name = f"causal_{os.getpid()}_{point}_{len(self._probes)}"
         with captured_output() as output:
             fd = lib.bpf_attach_uprobe(program.fd, 0, name.encode(), os.fsencode(path), file_offset, -1, 0)

@@ -215,12 +215,24 @@ class Experiments:
             if reading is None:
                 return False
             void = "cgroup CPU quota throttled the target" if self.world.throttled() > throttled else ran_ahead(reading)
+            if reading.counters.get("abandoned"):
+                void = "the profiler was stopped meanwhile"
             self._record(arm, replace(pair, level=level), reading, settle_ns, void)
             readings[arm] = reading
             self._learn(arm, pair, reading)
         self._learn_from_pair(pair, readings)
         self._estimate_roughly(pair, readings)
+        self._settle_verdict(pair, readings[Arm.TREATED], readings[Arm.PLACEBO])
         return True
+
+    def _settle_verdict(self, pair: Pair, treated: WindowReading, placebo: WindowReading) -> None:
+        gains = {}
+        for name, fast, slow in zip(self.points, treated.points, placebo.points, strict=False):
+            if min(fast.visits, slow.visits, treated.effective_ns, placebo.effective_ns) > 0:
+                gains[name] = 1 - (slow.visits / placebo.effective_ns) / (fast.visits / treated.effective_ns)
+        rule = self.planner.observe(pair.region, pair.level, gains)
+        if rule is not None:
+            self.writer.settled(self.table.region(pair.region).name, rule)
 
     def _measure(self, plan: WindowPlan) -> WindowReading | None:
         """Run one window to its end; None when the target or the user ended it."""

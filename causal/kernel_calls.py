@@ -23,7 +23,7 @@ HELPER_GET_CURRENT_TASK_BTF = 158
 HELPER_TASK_PT_REGS = 175
 
 _NUMBERS = {"x86_64": {"bpf": 321, "perf_event_open": 298}, "aarch64": {"bpf": 280, "perf_event_open": 241}}
-_CAPABILITY_BITS = {"CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38, "CAP_BPF": 39}
+_CAPABILITY_BITS = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38, "CAP_BPF": 39}
 _MAP_CREATE, _PROG_LOAD, _LINK_CREATE = 0, 5, 28
 _MAP_TYPE_ARRAY = 2
 _ATTR_SIZE = 128
@@ -144,7 +144,7 @@ def mount(source: str, target: Path, kind: str) -> None:
 
 
 def effective_capabilities() -> frozenset[str]:
-    """Those of CAP_SYS_ADMIN, CAP_PERFMON and CAP_BPF that this process holds now."""
+    """Those of CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON and CAP_BPF that this process holds now."""
     with open("/proc/self/status") as status:
         line = next(line for line in status if line.startswith("CapEff:"))
     mask = int(line.split()[1], 16)

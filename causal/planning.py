@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from causal.race import Rule, RunningGain
 from causal.windows import Arm
 
 # Below this share of the samples a region is not worth an experiment: even gone, the program would gain less than that.
@@ -121,8 +122,10 @@ class Planner:
         levels: Sequence[int] | None = None,
         only: frozenset[int] | None = None,
         options: PlanOptions | None = None,
+        observe_only: bool = False,
     ) -> None:
         self._rng = rng
+        self._observe_only = observe_only  # nothing can be paused: no pairs, only looks
         self._levels = tuple(levels) if levels else LADDERS[0]
         self._fixed_levels = bool(levels)
         self._only = only
@@ -131,6 +134,8 @@ class Planner:
         self._pairs: Counter[int] = Counter()
         self._used: dict[int, Counter[int]] = defaultdict(Counter)
         self._number = 0
+        self._running: dict[int, dict[str, RunningGain]] = defaultdict(lambda: defaultdict(RunningGain))
+        self.settled: dict[int, Rule] = {}
 
     @property
     def levels(self) -> tuple[int, ...]:
@@ -158,16 +163,31 @@ class Planner:
         if self._only is not None:
             return {region: max(shares.get(region, 0.0), MIN_SHARE) for region in sorted(self._only)}
         worth = [region for region, share in shares.items() if share >= MIN_SHARE]
-        # Regions that were begun go on: a verdict half made is worth more than a new start.
+        # Regions that were begun go on: a verdict half made is worth more than a new start. One that is settled has
+        # taken less than its part of the time, and another takes its place.
         worth.sort(key=lambda region: (not self._pairs[region], -shares[region]))
-        return {region: shares[region] for region in sorted(worth[: self._most_regions or None])}
+        most = self._most_regions + len(self.settled) if self._most_regions else None
+        return {region: shares[region] for region in sorted(worth[:most])}
+
+    def observe(self, region: int, level: float, gains: Mapping[str, float]) -> Rule | None:
+        """Learn what a pair showed, by progress point; the rule by which it settles the region, else None."""
+        points = self._running[region]
+        for point, gain in gains.items():
+            points[point].add(level, gain)
+        rules = [running.settled() for running in points.values()]
+        if region in self.settled or not rules or None in rules:
+            return None
+        # Every point was stopped when the last was: one that made it wait for its effect makes all of them sequences.
+        self.settled[region] = "effect" if "effect" in rules else "precise"
+        return self.settled[region]
 
     def next_pair(self, samples: Mapping[int, int]) -> Pair | None:
         """The next pair given the samples per region of late; None when nothing in scope runs."""
         shares = self.candidates(samples)
-        if not shares:
+        if not shares or self._observe_only:
             return None
-        regions = list(shares)
+        # What is settled becomes more precise when nothing else is left to do.
+        regions = [region for region in shares if region not in self.settled] or list(shares)
         weights = [shares[region] / (1 + self._pairs[region]) for region in regions]
         region = self._rng.choices(regions, weights)[0]
         used = self._used[region]

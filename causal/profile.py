@@ -8,26 +8,28 @@ superset of those of COZ, so its viewer opens the file too. All times are intege
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, ClassVar, Literal, cast
 
 from causal.errors import CausalError
+from causal.new_file import open_new, write_error
 
 FORMAT_NAME = "causal-bpf"
 FORMAT_VERSION = 1
 
 Arm = Literal["treated", "placebo", "dilation", "plain"]
 ARMS: tuple[Arm, ...] = ("treated", "placebo", "dilation", "plain")
+UNPAIRED = -1  # the pair of a window that belongs to none, as COZ's
 
 # A record is a few kilobytes. A first line longer than this is some other kind of file: do not read it into memory.
 _LONGEST_LINE = 16 * 1024 * 1024
+# Written for COZ's viewer alone: half of the lines of a long profile.
+_COZ_ONLY = b'{"type":"throughput-point"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ class End:
 @dataclass(frozen=True, slots=True)
 class Profile:
     """A whole profile in memory. `samples` maps regions to their samples over the run; `truncated` says that the
-    last record was cut off. `path` is where it was read from, empty when it was not."""
+    last record was cut off. `path` is where it was read from, or empty; `settled` has the rule by region left early."""
 
     header: Header
     regions: tuple[Region, ...] = ()
@@ -138,6 +140,7 @@ class Profile:
     end: End | None = None
     truncated: bool = False
     path: str = ""
+    settled: Mapping[str, str] = field(default_factory=dict)
 
 
 class ProfileWriter:
@@ -149,7 +152,7 @@ class ProfileWriter:
 
     def __init__(self, path: str | os.PathLike[str], force: bool = False) -> None:
         self.path = Path(path)
-        self._fd = _open_new(self.path, force)
+        self._fd = open_new(self.path, force)
         self._size = 0
         self._known_regions: set[str] = set()
 
@@ -169,7 +172,7 @@ class ProfileWriter:
         try:
             os.close(fd)
         except OSError as error:
-            raise _write_error(self.path, error) from error
+            raise write_error(self.path, error) from error
 
     def header(self, header: Header) -> None:
         """Writes the first record."""
@@ -209,6 +212,10 @@ class ProfileWriter:
         else:
             self._write({"type": "window"} | _window_record(window))
 
+    def settled(self, region: str, rule: str) -> None:
+        """Records by which rule of `causal.race` a region had enough experiments."""
+        self._write({"type": "settled", "region": region, "rule": rule})
+
     def runtime(self, time_ns: int) -> None:
         """Records how long profiling lasted."""
         self._write({"type": "runtime", "time": time_ns})
@@ -245,7 +252,7 @@ class ProfileWriter:
             # Part of the record may be on disk. Cut it off, or a later record would continue in the middle of it.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._size)
-            raise _write_error(self.path, error) from error
+            raise write_error(self.path, error) from error
         self._size += len(data)
 
 
@@ -271,52 +278,6 @@ def _window_record(window: Window) -> dict[str, Any]:
     }
 
 
-def _open_new(path: Path, force: bool) -> int:
-    try:
-        if _is_device(path):
-            return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        if force:
-            # Remove instead of truncate: a symbolic link planted in a shared directory must not make root write to
-            # (and below give away) the file it points to.
-            path.unlink(missing_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    except FileExistsError as error:
-        raise CausalError(f"{path} exists", "choose another name with -o, or overwrite it with --force") from error
-    except OSError as error:
-        raise CausalError(
-            f"cannot create {path}: {error.strerror}", "choose a file in a writable directory with -o"
-        ) from error
-    _give_to_caller(fd)
-    return fd
-
-
-def _is_device(path: Path) -> bool:
-    # /dev/null and pipes have nothing to lose: no --force needed, nothing to remove, no owner to change.
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return False
-    return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
-
-
-def _give_to_caller(fd: int) -> None:
-    uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
-    if os.geteuid() != 0 or not uid.isdecimal():
-        return
-    # Some file systems (NFS with root squashing, vfat) refuse a new owner; the profile is good all the same.
-    with contextlib.suppress(OSError):
-        os.fchown(fd, int(uid), int(gid) if gid.isdecimal() else -1)
-
-
-def _write_error(path: Path, error: OSError) -> CausalError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return CausalError(
-            f"cannot write {path}: the disk is full ({error.strerror})",
-            "free some space, or write to another disk with -o; what was recorded so far can be read",
-        )
-    return CausalError(f"cannot write {path}: {error.strerror}", "check the disk, or choose another file with -o")
-
-
 def read_profile(path: str | os.PathLike[str]) -> Profile:
     """Reads a profile, also one whose recording was killed: a cut-off last line and a missing end are tolerated.
 
@@ -326,15 +287,15 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
     name = os.fspath(path)
     try:
         with open(path, "rb") as file:
-            return _Reader(name, file).read()
+            return ProfileReader(name, file).read()
     except OSError as error:
         raise CausalError(
             f"cannot read {name}: {error.strerror}", "give the profile written by `causal-bpf run -o FILE`"
         ) from error
 
 
-class _Reader:
-    # Reads record by record, and keeps only what the records say, not the text.
+class ProfileReader:
+    """Reads an open file record by record, and keeps only what the records say, not the text; see `read_profile`."""
 
     def __init__(self, name: str, file: BinaryIO) -> None:
         self._name = name
@@ -345,9 +306,11 @@ class _Reader:
         self._windows: list[Window] = []
         self._samples: dict[str, int] = {}
         self._times: dict[str, int] = {}
+        self._settled: dict[str, str] = {}
         self._end: End | None = None
 
     def read(self) -> Profile:
+        """The profile; CausalError as `read_profile`, but for errors of the system."""
         header = self._read_header()
         for record in self._records():
             try:
@@ -364,6 +327,7 @@ class _Reader:
             end=self._end,
             truncated=self._truncated,
             path=self._name,
+            settled=self._settled,
         )
 
     def _read_header(self) -> Header:
@@ -392,7 +356,7 @@ class _Reader:
     def _records(self) -> Iterator[dict[str, Any]]:
         while line := self._file.readline(_LONGEST_LINE):
             self._line_number += 1
-            if not line.strip():
+            if not line.strip() or (line.startswith(_COZ_ONLY) and line.endswith(b"}\n")):
                 continue
             record = _parse(line)
             if record is not None:
@@ -416,8 +380,15 @@ class _Reader:
             self._samples[location] = self._samples.get(location, 0) + int(record["count"])
         elif kind in ("startup", "runtime"):
             self._times[kind] = int(record["time"])
+        elif kind == "settled":
+            self._settled[str(record["region"])] = str(record["rule"])
         elif kind == "end":
             self._end = _end(record)
+        elif kind == FORMAT_NAME:
+            raise CausalError(
+                f"{self._name} holds several profiles, the second from line {self._line_number}",
+                "split the file and give the parts: causal-bpf report A B",
+            )
         # Anything else is COZ's repetition of our numbers or comes from a later program of the same format version.
 
     def _damaged(self, what: str) -> CausalError:
@@ -431,10 +402,14 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
+# One for all lines: json.loads would build a new one for each.
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+
+
 def _parse(line: bytes) -> dict[str, Any] | None:
     # UnicodeDecodeError and JSONDecodeError are both ValueErrors; deeply nested garbage ends in RecursionError.
     try:
-        record = json.loads(line, parse_constant=_no_constant)
+        record = _DECODER.decode(line.decode())
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) and isinstance(record.get("type"), str) else None
@@ -475,9 +450,35 @@ def _window(record: dict[str, Any]) -> Window:
         cpus=float(record.get("cpus", 0.0)),
         points=tuple(_visits(point) for point in record.get("points") or ()),
         half_effective_ns=_optional_int(record.get("half_duration")),
-        audit=dict(record.get("audit") or {}),
+        audit=_Audit(record.get("audit") or {}),
         void=None if record.get("void") is None else str(record["void"]),
     )
+
+
+class _Audit(Mapping[str, Any]):
+    # A dictionary per window would be half of the memory of a long profile: here the names are shared.
+    __slots__ = ("_names", "_values")
+    _known: ClassVar[dict[tuple[str, ...], tuple[str, ...]]] = {}
+
+    def __init__(self, audit: Mapping[str, Any]) -> None:
+        names = tuple(audit)
+        self._names = self._known.setdefault(names, names)
+        self._values = tuple(audit.values())
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._values[self._names.index(name)]
+        except ValueError:
+            raise KeyError(name) from None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._values[self._names.index(name)] if name in self._names else default
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def _visits(record: dict[str, Any]) -> Visits:

@@ -14,17 +14,19 @@ from causal.symbols.lines import SourceLines, what_is_missing
 class ProjectScope(Scope):
     """The binaries and source files whose lines count.
 
-    `binaries` as `-b` and `sources` as `-s` give them. Without patterns for binaries these are the main executable and
-    the libraries that have sources in its project. `notes`: binaries that count but lack debug information -> why.
+    `binaries` as `-b` and `sources` as `-s` give them. Without patterns for binaries these are the programs
+    themselves and the libraries that have sources in their project. `notes`: binaries that count but lack debug
+    information -> why.
     """
 
-    def __init__(self, main: Binary, binaries: Sequence[str] = (), sources: Sequence[str] = ()) -> None:
-        super().__init__(main.path, binaries)
+    def __init__(self, mains: Sequence[Binary], binaries: Sequence[str] = (), sources: Sequence[str] = ()) -> None:
+        super().__init__(mains[0].path, binaries or [main.path for main in mains])
         self.notes: dict[str, str] = {}
         self._sources = SourceScope(sources)
         self._lines: dict[str, SourceLines | None] = {}
         self._guesses: dict[str, bool] = {}
-        self._project = None if binaries else project_directory(self._own_files(main))
+        own = [] if binaries else [path for main in mains for path in self._own_files(main)]
+        self._project = project_directory(own)
 
     def includes(self, path: str) -> bool:
         if super().includes(path):

@@ -1,4 +1,5 @@
-"""One recorded run of a command: from the command line's wishes to a finished profile file.
+"""A recording: from the command line's wishes to a finished profile file. Here for a command that we start; for
+processes that run already see causal/attachment.py.
 
 Puts the parts together in the order that loses nothing: everything that can be checked is checked before the target
 starts, the target starts on the clock, and whatever happens afterwards the clock stops and the file can be read.
@@ -24,31 +25,31 @@ from causal.child import Child, Owner, Preload, invoking_user
 from causal.engine import PAUSE_SIGNAL, Engine
 from causal.errors import CausalError, UsageError
 from causal.experiment import Experiments, Status, Surroundings
+from causal.injection import Handlers, Table
 from causal.planning import Planner, PlanOptions
+from causal.processes import Claims, look_up
 from causal.profile import End, Header, ProfileWriter, ProgressPoint
 from causal.progress import PointSpec, Probe, parse_spec, resolve
 from causal.project import ProjectScope
 from causal.quota import stolen_ns, throttled_periods
-from causal.regions import CODE_UNITS, RegionTable, Scope
+from causal.regions import RegionTable, Scope
 from causal.repetition import END_TO_END, Repetitions
-from causal.symbols.debugfile import find_debug_path
+from causal.selection import check_unit, find_regions
 from causal.symbols.elf import Binary
 from causal.symbols.executables import find_command, resolve_executable
 from causal.symbols.libraries import libraries_of
 from causal.target import Target
 from causal.windows import EngineOptions
 
-UNITS = (*CODE_UNITS, "module", "thread")
 _TERMINATE_PATIENCE_S = 5.0
 # Wakeups in a period beyond which contended locks are predicted several points too low.
 _CONTENDED_LOCKS_RESOLVED = 0.25
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """What `run` was asked to do. Durations in seconds, speedups in percent; None leaves the choice to us."""
+@dataclass(frozen=True, kw_only=True)
+class RecordingOptions:
+    """What a recording was asked to do. Durations in seconds, speedups in percent; None leaves the choice to us."""
 
-    command: Sequence[str]
     output: Path
     points: Sequence[str] = ()
     unit: str | None = None
@@ -57,13 +58,22 @@ class RunOptions:
     only: Sequence[str] = ()
     speedups: Sequence[int] | None = None
     duration_s: float | None = None
-    repeat: int | None = None
     period_ns: int | None = None
     overhead: float = OVERHEAD_BUDGET
     seed: int | None = None
     force: bool = False
-    keep_running: bool = False
+    companions: Sequence[int] = ()  # pids on the clock that are no regions
+    pauses: bool = True
     engine: EngineOptions = field(default_factory=EngineOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(RecordingOptions):
+    """What `run` was asked to do."""
+
+    command: Sequence[str]
+    repeat: int | None = None
+    keep_running: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,17 +88,20 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Subject:
-    """The command, examined before anything of it runs."""
+    """What is profiled, examined before anything is done to it."""
 
     program: str  # the file that is executed
     main: Binary  # the ELF file behind it: itself, or the interpreter of a script
     owner: Owner | None
-    unit: str
     scope: Scope
     table: RegionTable
     only: frozenset[int] | None
     probes: dict[str, list[Probe]]
     specs: tuple[PointSpec, ...]
+
+    @property
+    def unit(self) -> str:
+        return self.table.unit
 
     @property
     def point_names(self) -> list[str]:
@@ -124,74 +137,41 @@ class Interruption:
 
 def examine(options: RunOptions) -> Subject:
     """Check the command, the unit, the regions and the points. Raises CausalError with a remedy for each mistake."""
-    if options.unit not in (None, *UNITS):
-        raise UsageError(f"unit {options.unit} is not available yet", f"choose one of {', '.join(UNITS)}")
+    check_unit(options.unit)
     program = os.path.realpath(find_command(options.command[0]))
     main = Binary.load(os.path.realpath(resolve_executable(options.command[0])))
     owner = invoking_user()
-    _refuse_what_cannot_pause(main, owner)
-    unit = options.unit or default_unit(main)
-    scope = _scope(options, unit, main)
-    table = RegionTable(unit, options.engine.max_ranges)
-    libraries = libraries_of(main)
-    if unit in CODE_UNITS:
-        paths = (main.path, *map(os.path.realpath, libraries))  # as the kernel names them in a process's mappings
-        scope.add_code(table, [Binary.load(path) for path in dict.fromkeys(paths) if scope.includes(path)])
-        _require_lines(scope, table)
-    elif unit == "module" and scope.includes(main.path):
-        table.add_module(main.path)
-    specs = tuple(parse_spec(text) for text in options.points)
-    names = [spec.name for spec in specs]
-    if len(set(names)) != len(names):
-        raise UsageError("two progress points have the same name", "name them apart: -p NAME=SPEC")
-    probes = {spec.name: resolve(spec, main, libraries) for spec in specs}
-    only = None
-    if options.only and unit in CODE_UNITS:
-        only = frozenset(region.id for region in table.select(options.only))
-    return Subject(program, main, owner, unit, scope, table, only, probes, specs)
-
-
-def default_unit(main: Binary) -> str:
-    """Lines where the program has debug information, else functions."""
-    return "line" if find_debug_path(main) else "function"
-
-
-def _require_lines(scope: Scope, table: RegionTable) -> None:
-    if not isinstance(scope, ProjectScope) or len(table):
-        return
-    if scope.notes:
-        path, why = next(iter(scope.notes.items()))
-        what, _, how = why.partition(": ")
-        raise CausalError(f"{path} has {what}", how)
-    raise UsageError("no source line is in scope", "widen the scope: -s '*' takes every source file, -b more binaries")
-
-
-def _scope(options: RunOptions, unit: str, main: Binary) -> Scope:
-    if unit in ("line", "file"):
-        return ProjectScope(main, options.binaries, options.sources)
-    if options.sources:
-        raise UsageError(f"-s selects source files, which the unit {unit} does not know", "use --unit line or file")
-    # One module alone would be no choice: without patterns they all count.
-    everything = ("*",) if unit == "module" else ()
-    return Scope(main.path, options.binaries or everything)
-
-
-def _refuse_what_cannot_pause(main: Binary, owner: Owner | None) -> None:
-    if main.is_static:
-        raise CausalError(
-            f"{main.path} is statically linked, so the pause handler cannot be preloaded",
-            "link it dynamically (without -static) to profile it with this version",
-        )
     if main.is_privileged and owner is not None:
         raise CausalError(
             f"{main.path} is set-user-id or has file capabilities, so the loader ignores LD_PRELOAD",
             "profile a copy without these bits, or run causal-bpf from a root shell instead of sudo",
         )
-    if main.sanitizer == "address":
-        raise CausalError(
-            f"{main.path} is built with AddressSanitizer, which aborts when anything is preloaded before it",
-            "profile a build without -fsanitize=address; its timing would not be the real one anyway",
-        )
+    libraries = libraries_of(main)
+    # as the kernel names them in a process's mappings
+    scope, table, only = find_regions(options, [main], map(os.path.realpath, libraries))
+    specs = parse_points(options.points)
+    probes = {spec.name: resolve(spec, main, libraries) for spec in specs}
+    return Subject(program, main, owner, scope, table, only, probes, specs)
+
+
+def parse_points(texts: Sequence[str]) -> tuple[PointSpec, ...]:
+    """The progress points of the command line. Raises UsageError when two have the same name."""
+    specs = tuple(parse_spec(text) for text in texts)
+    if len({spec.name for spec in specs}) != len(specs):
+        raise UsageError("two progress points have the same name", "name them apart: -p NAME=SPEC")
+    return specs
+
+
+def can_preload(main: Binary) -> bool:
+    """Whether the handler can come as a preloaded library; if not it is injected after the program has begun.
+
+    musl calls constructors without the environment, which the library needs.
+    """
+    return not (
+        main.is_static
+        or main.sanitizer in ("address", "hardware address")
+        or "ld-musl" in (main.interpreter or "")
+    )
 
 
 def record(
@@ -208,9 +188,27 @@ def record(
     capabilities.require()
     capabilities.ensure_tracefs()
     subject = examine(options)
+    with prepared(options, subject, interruption, observe, report) as recorder:
+        run = _Run(recorder, options)
+        return run.repeat() if options.repeat else run.experiment()
+
+
+@contextlib.contextmanager
+def prepared(
+    options: RecordingOptions,
+    subject: Subject,
+    interruption: Interruption,
+    observe: Callable[[Status], None],
+    report: Callable[[Path], None],
+) -> Iterator[Recorder]:
+    """The engine loaded and the profile opened, with nothing on the clock yet; both are closed at the end."""
     rng = random.Random(options.seed)
     began_ns = time.monotonic_ns()
-    with Engine(options.engine, rng) as engine, ProfileWriter(options.output, options.force) as writer:
+    with (
+        Engine(options.engine, rng) as engine,
+        ProfileWriter(options.output, options.force) as writer,
+        contextlib.closing(Claims()) as claims,
+    ):
         engine.load(len(subject.specs))
         engine.sample_cost_ns = measure_sample_cost(engine)
         engine.set_period(options.period_ns or choose_period(engine.sample_cost_ns, options.overhead))
@@ -218,13 +216,18 @@ def record(
         for number, probes in enumerate(subject.probes.values()):
             for probe in probes:
                 engine.attach_point(number, probe.path, probe.file_offset)
-        recorder = _Recorder(options, subject, engine, writer, rng, interruption, observe, report, began_ns)
-        return recorder.repeat() if options.repeat else recorder.experiment()
+        handlers = Handlers(Table(engine.answers_fd, engine.options.max_answers)) if options.pauses else None
+        target = Target(engine, subject.table, subject.scope, handlers, claims)
+        yield Recorder(
+            options, subject, engine, writer, rng, interruption, observe, report, began_ns, handlers, claims, target
+        )
 
 
 @dataclass
-class _Recorder:
-    options: RunOptions
+class Recorder:
+    """What all recordings have in common once everything is loaded: the target, and how the profile is written."""
+
+    options: RecordingOptions
     subject: Subject
     engine: Engine
     writer: ProfileWriter
@@ -233,68 +236,42 @@ class _Recorder:
     observe: Callable[[Status], None]
     report: Callable[[Path], None]
     began_ns: int
+    handlers: Handlers | None
+    claims: Claims
+    target: Target
     startup_ns: int = 0
 
-    def experiment(self) -> Outcome:
-        """Windows within one execution of the command."""
-        with self._running_child() as child:
-            target = self._target()
-            self._write_header(child.pid, self.subject.specs)
-            # The loader must have run, else the first look finds nothing to look at.
-            self._wait_for_registration(child, target)
-            run = Experiments(
-                self.engine, self.subject.table, self.writer, self._planner(), self.subject.point_names,
-                self._surroundings(child, target), () if self.subject.only is not None else self.options.only,
-            )  # fmt: skip
-            duration_s = self.options.duration_s
-            reason = run.run(None if duration_s is None else round(duration_s * 1e9))
-            self._finish(reason, child, target, run.pairs)
-            return self._leave(child, reason)
+    def add_companions(self) -> None:
+        """Put the processes of --with on the clock. Raises CausalError when one cannot be."""
+        for pid in self.options.companions:
+            process = look_up(pid)
+            self.claims.claim_or_refuse(process)
+            self.engine.add_process(pid, only_clock=True)
+            if self.handlers:
+                self.handlers.bring(process, self.handlers.is_go(process.executable))
 
-    def repeat(self) -> Outcome:
-        """One execution of the command per experiment."""
-        self._write_header(0, (PointSpec(END_TO_END, END_TO_END, "end-to-end", "", None),))
-        target = self._target()
-        runs = Repetitions(
-            self.engine, self.subject.table, self.writer, self._planner(), self._start_child,
-            lambda: self._refresh(target),
-            self.interruption, self.observe,
+    def can_pause(self) -> bool:
+        """Whether experiments are possible at all: something of the target can be paused."""
+        return self.handlers is not None and self.target.registered()
+
+    def planner(self, observe_only: bool = False) -> Planner:
+        return Planner(self.rng, self.options.speedups, self.subject.only, PlanOptions(), observe_only)
+
+    def experiments(self, alive: Callable[[], bool], throttled: Callable[[], int]) -> Experiments:
+        """Windows on a target that runs."""
+        world = Surroundings(
+            alive=alive, interrupted=self.interruption, refresh=self.refresh, throttled=throttled,
+            stolen=stolen_ns, tune=self._tune_period, observe=self.observe,
         )  # fmt: skip
-        reason, child = runs.run(self.options.repeat or 1)
-        self._finish(reason, child, target, runs.pairs)
-        return self._leave(child, reason)
+        return Experiments(
+            self.engine, self.subject.table, self.writer, self.planner(not self.can_pause()), self.subject.point_names,
+            world, () if self.subject.only is not None else self.options.only,
+        )  # fmt: skip
 
-    def _planner(self) -> Planner:
-        plan = PlanOptions()
-        return Planner(self.rng, self.options.speedups, self.subject.only, plan)
-
-    def _target(self) -> Target:
-        return Target(self.engine, self.subject.table, self.subject.scope)
-
-    def _start_child(self) -> Child:
-        engine = self.engine
-        preload = Preload(engine.answers_fd, engine.options.max_answers, int(PAUSE_SIGNAL))
-        child = Child.start(self.subject.program, self.options.command, preload, self.subject.owner)
-        engine.add_process(child.pid)
-        child.release()
-        return child
-
-    @contextlib.contextmanager
-    def _running_child(self) -> Iterator[Child]:
-        child = self._start_child()
-        try:
-            yield child
-        except CausalError as error:
-            if child.poll() is None:
-                error.hint += f" (the command goes on undisturbed as process {child.pid})"
-            raise
-
-    def _wait_for_registration(self, child: Child, target: Target) -> None:
-        for _ in range(100):
-            target.refresh()
-            if self.engine.registered(child.pid) or child.poll() is not None or self.interruption():
-                return
-            time.sleep(0.01)
+    def refresh(self) -> None:
+        """To be called a few times a second while the target runs."""
+        self.target.refresh()
+        self.engine.wander()
 
     def _tune_period(self, rates: Mapping[str, float]) -> None:
         fastest = max(rates.values(), default=0.0)
@@ -302,26 +279,12 @@ class _Recorder:
             engine = self.engine
             engine.set_period(choose_period(engine.sample_cost_ns, self.options.overhead, 1e9 / fastest))
 
-    def _refresh(self, target: Target) -> None:
-        target.refresh()
-        self.engine.wander()
-
-    def _surroundings(self, child: Child, target: Target) -> Surroundings:
-        return Surroundings(
-            alive=lambda: child.poll() is None,
-            interrupted=self.interruption,
-            refresh=lambda: self._refresh(target),
-            throttled=lambda: throttled_periods(child.pid),
-            stolen=stolen_ns,
-            tune=self._tune_period,
-            observe=self.observe,
-        )
-
-    def _write_header(self, pid: int, specs: Sequence[PointSpec]) -> None:
+    def write_header(self, command: Sequence[str], pid: int, specs: Sequence[PointSpec], **options: Any) -> None:
+        """Write down what is profiled and how; `options` are those of the verb alone."""
         self.writer.header(
             Header(
                 program=f"causal-bpf {causal.__version__}",
-                command=tuple(self.options.command),
+                command=tuple(command),
                 pid=pid,
                 started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 machine=machine(),
@@ -330,7 +293,7 @@ class _Recorder:
                     "period_ns": self.engine.options.period_ns,
                     "seed": self.options.seed,
                     "duration_s": self.options.duration_s,
-                    "repeat": self.options.repeat,
+                    **options,
                     "sample_cost_ns": self.engine.sample_cost_ns,
                     "overhead": self.options.overhead,
                     "threshold_ns": self.options.engine.threshold_ns,
@@ -347,7 +310,8 @@ class _Recorder:
         self.startup_ns = time.monotonic_ns() - self.began_ns
         self.writer.startup(self.startup_ns)
 
-    def _finish(self, reason: str, child: Child | None, target: Target, pairs: int) -> None:
+    def finish(self, reason: str, exit_status: int | None, pairs: int) -> None:
+        """Write the last records."""
         counters = self.engine.counters()
         samples = self.engine.region_samples()
         for region in self.subject.table:
@@ -358,13 +322,13 @@ class _Recorder:
         self.writer.end(
             End(
                 reason=reason,
-                exit_status=child.status if child else None,
+                exit_status=exit_status,
                 samples=counters["samples"],
                 samples_in_scope=counters["in_scope"],
                 period_ns=self.engine.options.period_ns,
                 run_ns=run_ns,
                 diagnosis=self._diagnosis(counters, pairs),
-                messages=self._messages(counters, target),
+                messages=self._messages(counters),
             )
         )
 
@@ -383,8 +347,8 @@ class _Recorder:
             "pause_error_p99_ns": quantile_of_powers(self.engine.pause_errors(), 0.99),
         }
 
-    def _messages(self, counters: dict[str, int], target: Target) -> tuple[str, ...]:
-        messages = [f"{path}: {why}" for path, why in target.unreadable.items()]
+    def _messages(self, counters: dict[str, int]) -> tuple[str, ...]:
+        messages = [*self._what_is_missing(), *(f"{path}: {why}" for path, why in self.target.unreadable.items())]
         if isinstance(self.subject.scope, ProjectScope):
             messages += [f"{path}: {why}" for path, why in self.subject.scope.notes.items()]
         elif self.options.unit is None and not self.subject.main.is_stripped:
@@ -414,12 +378,90 @@ class _Recorder:
             messages.append(f"{counters['threads_lost']} threads did not fit the table; raise --max-threads")
         return tuple(messages)
 
+    def _what_is_missing(self) -> Iterator[str]:
+        if self.handlers is None:
+            yield "without pauses, as asked for: shares and rates, but no experiments"
+            return
+        lacking = self.handlers.lacking
+        if lacking and not self.handlers.done:
+            yield "nothing could be paused, so there are shares and rates, but no experiments"
+        for why in dict.fromkeys(lacking.values()):
+            pids = [str(pid) for pid, its in lacking.items() if its == why]
+            yield f"not paused: {', '.join(pids[:5])}{' ...' if len(pids) > 5 else ''}: {why}"
+
+
+@dataclass
+class _Run:
+    """A command that is started, profiled and, if it still runs, ended."""
+
+    base: Recorder
+    options: RunOptions
+
+    def experiment(self) -> Outcome:
+        """Windows within one execution of the command."""
+        base = self.base
+        base.add_companions()
+        with self._running_child() as child:
+            base.write_header(self.options.command, child.pid, base.subject.specs, repeat=None)
+            # The loader must have run, else the first look finds nothing to look at.
+            self._wait_for_registration(child)
+            run = base.experiments(lambda: child.poll() is None, lambda: throttled_periods(child.pid))
+            duration_s = self.options.duration_s
+            reason = run.run(None if duration_s is None else round(duration_s * 1e9))
+            base.finish(reason, child.status, run.pairs)
+            return self._leave(child, reason)
+
+    def repeat(self) -> Outcome:
+        """One execution of the command per experiment."""
+        base = self.base
+        specs = (PointSpec(END_TO_END, END_TO_END, "end-to-end", "", None),)
+        base.write_header(self.options.command, 0, specs, repeat=self.options.repeat)
+        base.add_companions()
+        runs = Repetitions(
+            base.engine, base.subject.table, base.writer, base.planner(base.handlers is None), self._start_child,
+            base.refresh, base.interruption, base.observe,
+        )  # fmt: skip
+        reason, child = runs.run(self.options.repeat or 1)
+        base.finish(reason, child.status if child else None, runs.pairs)
+        return self._leave(child, reason)
+
+    def _start_child(self) -> Child:
+        engine, subject = self.base.engine, self.base.subject
+        preload = None
+        if self.base.handlers and can_preload(subject.main):
+            preload = Preload(engine.answers_fd, engine.options.max_answers, int(PAUSE_SIGNAL))
+            self.base.handlers.preloaded = True
+        child = Child.start(subject.program, self.options.command, preload, subject.owner)
+        engine.add_process(child.pid)
+        child.release()
+        return child
+
+    @contextlib.contextmanager
+    def _running_child(self) -> Iterator[Child]:
+        child = self._start_child()
+        try:
+            yield child
+        except CausalError as error:
+            if child.poll() is None:
+                error.hint += f" (the command goes on undisturbed as process {child.pid})"
+            raise
+
+    def _wait_for_registration(self, child: Child) -> None:
+        handlers = self.base.handlers
+        for _ in range(300):
+            self.base.target.refresh()
+            if self.base.engine.registered(child.pid) or child.poll() is not None or self.base.interruption():
+                return
+            if handlers is None or child.pid in handlers.lacking:
+                return
+            time.sleep(0.01)
+
     def _leave(self, child: Child, reason: str) -> Outcome:
         """The measurement is over: our own child ends with it, unless the user wants to keep it."""
-        self.engine.close()
+        self.base.engine.close()
         status = child.poll()
         try:
-            self.report(self.options.output)
+            self.base.report(self.options.output)
         finally:
             # Whatever becomes of the report (its reader may be gone), our child does not stay behind unasked.
             if not self.options.keep_running:

@@ -7,12 +7,15 @@ slows the program only for a moment.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from causal import capabilities
-from causal.child import Child, Preload
-from causal.engine import PAUSE_SIGNAL, Engine
+from causal.attachment import AttachOptions, examine_members, find_members
+from causal.child import Child
+from causal.engine import Engine
 from causal.errors import CausalError
+from causal.processes import is_alive
 from causal.recording import Interruption, RunOptions, examine
 from causal.symbols.demangle import demangle
 from causal.symbols.elf import Binary
@@ -32,6 +35,20 @@ class Suggestion:
     status: int | None
 
 
+def suggest_for_process(options: AttachOptions, interruption: Interruption) -> Suggestion:
+    """Look at processes that run already for ten seconds."""
+    capabilities.require()
+    capabilities.ensure_tracefs()
+    members = find_members(options)
+    subject = examine_members(options, members)
+    with Engine(options.engine) as engine:
+        engine.load()
+        for process in members.all:
+            engine.add_process(process.pid, follow=options.children)
+        rates = _rates(engine, subject.main, lambda: any(map(is_alive, members.roots)), interruption)
+    return Suggestion(rank(rates), None if any(map(is_alive, members.roots)) else 0)
+
+
 def suggest(options: RunOptions, interruption: Interruption) -> Suggestion:
     """Start the command, look at it for ten seconds, end it."""
     capabilities.require()
@@ -39,19 +56,18 @@ def suggest(options: RunOptions, interruption: Interruption) -> Suggestion:
     subject = examine(options)
     with Engine(options.engine) as engine:
         engine.load()
-        preload = Preload(engine.answers_fd, options.engine.max_answers, int(PAUSE_SIGNAL))
-        child = Child.start(subject.program, options.command, preload, subject.owner)
+        child = Child.start(subject.program, options.command, None, subject.owner)
         engine.add_process(child.pid)
         child.release()
         try:
-            rates = _rates(engine, subject.main, child, interruption)
+            rates = _rates(engine, subject.main, lambda: child.poll() is None, interruption)
         finally:
             ended = child.poll()
             child.terminate(5.0, time.sleep)
     return Suggestion(rank(rates), ended)
 
 
-def _rates(engine: Engine, main: Binary, child: Child, interruption: Interruption) -> dict[str, float]:
+def _rates(engine: Engine, main: Binary, alive: Callable[[], bool], interruption: Interruption) -> dict[str, float]:
     functions = main.functions
     rows = [row for row in range(len(functions.names)) if row not in functions.ifunc][
         : engine.options.max_calls * _ROUNDS
@@ -59,7 +75,7 @@ def _rates(engine: Engine, main: Binary, child: Child, interruption: Interruptio
     parts = [rows[i::_ROUNDS] for i in range(_ROUNDS)]
     rates = {}
     for part in filter(None, parts):
-        if child.poll() is not None or interruption():
+        if not alive() or interruption():
             break
         try:
             counter = engine.start_counting_calls(main.path, [int(functions.start[row]) for row in part])
@@ -69,7 +85,7 @@ def _rates(engine: Engine, main: Binary, child: Child, interruption: Interruptio
                 "name a progress point with -p FUNCTION; this kernel may be older than 6.6",
             ) from None
         began = time.monotonic()
-        while time.monotonic() - began < _LOOK_S / _ROUNDS and child.poll() is None and not interruption():
+        while time.monotonic() - began < _LOOK_S / _ROUNDS and alive() and not interruption():
             time.sleep(0.02)
         elapsed = time.monotonic() - began
         for row, count in zip(part, counter.counts(), strict=True):

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from causal import capabilities
-from causal.child import Child, Preload
-from causal.engine import PAUSE_SIGNAL, Engine
+from causal.child import Child
+from causal.engine import Engine
 from causal.project import ProjectScope
 from causal.recording import Interruption, RunOptions, Subject, examine
 from causal.regions import RegionTable, Scope
@@ -56,8 +56,7 @@ def survey(options: RunOptions, interruption: Interruption) -> Survey:
     half_s = (options.duration_s or LOOK_S) / 2
     with Engine(options.engine) as engine:
         engine.load()
-        preload = Preload(engine.answers_fd, options.engine.max_answers, int(PAUSE_SIGNAL))
-        child = Child.start(subject.program, options.command, preload, subject.owner)
+        child = Child.start(subject.program, options.command, None, subject.owner)
         engine.add_process(child.pid)
         child.release()
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from causal.engine import MAPPING, Engine
 from causal.errors import CausalError
+from causal.injection import Handlers
 from causal.mappings import Mapping, read_maps
+from causal.processes import Claims, executable_of, look_up, root_of
 from causal.regions import CODE_UNITS, RegionTable, Scope
 from causal.symbols.elf import Binary
 
@@ -23,8 +26,13 @@ from causal.symbols.elf import Binary
 class Target:
     """Keeps the kernel's picture of the target's processes up to date; call `refresh` a few times a second."""
 
-    def __init__(self, engine: Engine, table: RegionTable, scope: Scope) -> None:
+    def __init__(
+        self, engine: Engine, table: RegionTable, scope: Scope, handlers: Handlers | None = None,
+        claims: Claims | None = None,
+    ) -> None:  # fmt: skip
         self._engine = engine
+        self._handlers = handlers
+        self._claims = claims
         self._table = table
         self._scope = scope
         self._versions: dict[int, int] = {}
@@ -41,21 +49,40 @@ class Target:
         unmapped = self._engine.counters()["unmapped"]
         grown, self._unmapped = unmapped > self._unmapped, unmapped
         for tgid, version in self._engine.processes().items():
-            if grown or self._versions.get(tgid) != version:
+            fresh = self._versions.get(tgid) != version
+            if grown or fresh:
                 self._versions[tgid] = version
                 self._read_space(tgid)
+            if fresh:
+                self._meet(tgid)
             if not os.path.exists(f"/proc/{tgid}"):
                 self._engine.remove_process(tgid)
                 self._versions.pop(tgid, None)
+            elif self._handlers and not self._engine.registered(tgid):
+                self._handlers.attend(tgid, version)
         if self._table.unit == "thread":
             self._label_threads()
 
+    def alive(self) -> bool:
+        """Does any process of the target still run, one that only shares the clock aside?"""
+        return any(is_running(tgid) for tgid in self._engine.processes(regions_only=True))
+
     def registered(self) -> bool:
-        """Has any process of the target a stub that can pause its threads?"""
+        """Has any process of the target a handler that can pause its threads?"""
         return any(self._engine.registered(tgid) for tgid in self._engine.processes())
 
+    def _meet(self, tgid: int) -> None:
+        """A process is new, or executes another program."""
+        with contextlib.suppress(CausalError):
+            if self._claims:
+                self._claims.claim(look_up(tgid))
+            if self._table.unit == "process":
+                label = process_label(executable_of(tgid))
+                self._engine.set_process_region(tgid, self._table.region_for_thread(label).id)
+
     def _read_space(self, tgid: int) -> None:
-        layout = tuple(read_maps(tgid))
+        root = root_of(tgid)
+        layout = tuple(seen_from_here(mapping, root) for mapping in read_maps(tgid))
         if not layout or self._layouts.get(tgid) == layout:
             return
         self._layouts[tgid] = layout
@@ -108,6 +135,23 @@ class Target:
                 if self._labels.get(tid) != label:
                     self._labels[tid] = label
                     self._engine.set_thread_region(tid, self._table.region_for_thread(label).id)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and has not ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+def seen_from_here(mapping: Mapping, root: str) -> Mapping:
+    """The mapping with a path that opens the file from our mount namespace."""
+    return replace(mapping, path=root + mapping.path) if root and mapping.kind == "file" else mapping
+
+
+def process_label(executable: str) -> str:
+    """What a process is called: the file name of its program. Processes of the same name (a pool) are one region."""
+    return os.path.basename(executable)
 
 
 def thread_label(tid: int, tgid: int, read: Callable[[str], str]) -> str:

@@ -35,6 +35,14 @@ def percents(text: str) -> list[int]:
     return sorted(levels)
 
 
+def percent(text: str) -> float:
+    """A fraction: `3%`, `3` and `0.5%` are percent."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%?\s*", text)
+    if not match or float(match[1]) > 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage such as 3%")
+    return float(match[1]) / 100
+
+
 def positive(text: str) -> int:
     """A whole number of at least 1."""
     if not text.isdigit() or int(text) < 1:

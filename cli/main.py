@@ -42,7 +42,9 @@ class Verb:
 
 VERBS = {
     "run": Verb("cli.run", "RunCommand", "run a program and find out which of its code is worth making faster"),
+    "attach": Verb("cli.attach", "AttachCommand", "the same for processes that run already"),
     "report": Verb("cli.report", "ReportCommand", "show a recorded profile again, or turn it into another form"),
+    "compare": Verb("cli.compare", "CompareCommand", "compare two profiles: did a change do what was predicted?"),
     "trace": Verb("cli.trace", "TraceCommand", "collect traces of a program's runs, for explain"),
     "explain": Verb("cli.explain", "ExplainCommand", "explain by functions why some runs of a program are slow"),
     "doctor": Verb("cli.doctor", "DoctorCommand", "check what this machine and this user can do"),

@@ -1,8 +1,9 @@
-"""Compiles what is C: the cooperating preload library `libcausal-stub.so` from stub.c, and the reader of debug
-information that the profiler itself uses, `causal/symbols/native/libcausal-dwarf.so`.
+"""Compiles what the profiler brings into other processes: `libcausal-stub.so`, which `run` preloads, and
+`causal-inject`, which brings the same handler into a process that runs already; and the profiler's own reader of debug
+information, `libcausal-dwarf.so` in causal/symbols/native.
 
 Runs by itself whenever the package is built, also for an editable install (it is hatchling's custom build
-hook), and by hand after an edit: `python3 bpf/stub/build.py` compiles only what is older than its sources.
+hook), and by hand after an edit: `python3 bpf/stub/build.py` compiles only when a source is newer.
 """
 
 from __future__ import annotations
@@ -12,20 +13,23 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 HERE = Path(__file__).resolve().parent
-SOURCE = HERE / "stub.c"
 LIBRARY = HERE / "libcausal-stub.so"
+INJECTOR = HERE / "causal-inject"
+LIBRARY_SOURCES = ("stub.c",)
+HANDLER_SOURCES = ("handler.c",)
+INJECTOR_SOURCES = ("inject.c", "tracee_x86_64.c")
+READER_SOURCES = HERE.parents[1] / "causal" / "symbols" / "native"
+READER = READER_SOURCES / "libcausal-dwarf.so"
 
-# The library runs inside signal handlers of other people's programs, in any thread, libc and coroutine.
+STRICT = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"]
+# Both handlers run inside signal handlers of other people's programs, in any thread, libc and coroutine.
 CFLAGS = [
-    "-std=gnu11",
-    "-O2",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
+    *STRICT,
     "-ffreestanding",
     "-fPIC",
     "-fvisibility=hidden",  # a preloaded name would otherwise take the place of the program's own
@@ -36,6 +40,7 @@ CFLAGS = [
     "-fno-omit-frame-pointer",  # stacks stay readable while a thread sleeps in the handler:
     "-fasynchronous-unwind-tables",  # for other profilers, for gdb, and for pthread_cancel's unwinding
 ]
+HANDLER_CFLAGS = [*CFLAGS, "-fno-jump-tables"]  # a table would lie outside of what is copied
 LDFLAGS = [
     "-nostdlib",
     "-shared",
@@ -47,18 +52,13 @@ LDFLAGS = [
     "-Wl,--hash-style=both",
     "-Wl,--build-id",
 ]
-
-
-READER = HERE.parents[1] / "causal" / "symbols" / "native"
-READER_LIBRARY = READER / "libcausal-dwarf.so"
-# An ordinary library, but of input that may be hostile.
-READER_CFLAGS = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=default",
-                 "-fstack-protector-strong"]  # fmt: skip
+# The reader is an ordinary library, but of input that may be hostile.
+READER_CFLAGS = [*STRICT, "-fPIC", "-fstack-protector-strong"]
 READER_LDFLAGS = ["-shared", "-Wl,-z,defs", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack"]
 
 
 class BuildError(RuntimeError):
-    """The stub cannot be compiled; the message says why and what to do."""
+    """Something cannot be compiled; the message says why and what to do."""
 
 
 def compiler() -> list[str]:
@@ -66,63 +66,68 @@ def compiler() -> list[str]:
     return shlex.split(os.environ.get("CC", "")) or ["cc"]
 
 
-def is_stale(library: Path = LIBRARY) -> bool:
-    """Whether a library is missing or older than a source or a header beside it, or these flags."""
-    if not library.exists():
+def is_stale() -> bool:
+    """Whether a product is missing or older than a source, a header or these flags."""
+    products = (LIBRARY, INJECTOR, READER)
+    if not all(product.exists() for product in products):
         return True
-    built = library.stat().st_mtime_ns
-    inputs = [*library.parent.glob("*.c"), *library.parent.glob("*.h"), Path(__file__)]
+    built = min(product.stat().st_mtime_ns for product in products)
+    inputs = [path for where in (HERE, READER_SOURCES) for path in where.glob("*.[ch]")] + [Path(__file__)]
     return any(path.stat().st_mtime_ns > built for path in inputs)
 
 
-def compile_stub() -> Path:
-    """Compile stub.c and put the library in place atomically; raises BuildError with the compiler's words."""
-    return _compile([SOURCE], CFLAGS, LDFLAGS, LIBRARY)
+def compile_library() -> None:
+    """Compile the preload library; raises BuildError with the compiler's words."""
+    _produce(LIBRARY, CFLAGS, [HERE / name for name in LIBRARY_SOURCES], LDFLAGS)
 
 
-def compile_reader() -> Path:
+def compile_injector() -> None:
+    """Compile the injector with the handler inside; raises BuildError with the compiler's words."""
+    handler = HERE / f".handler.{os.getpid()}.o"
+    try:
+        _produce(handler, [*HANDLER_CFLAGS, "-c"], [HERE / name for name in HANDLER_SOURCES], [])
+        _produce(INJECTOR, STRICT, [*(HERE / name for name in INJECTOR_SOURCES), handler], ["-Wl,-z,noexecstack"])
+    finally:
+        handler.unlink(missing_ok=True)
+
+
+def compile_reader() -> None:
     """Compile the reader of debug information; raises BuildError with the compiler's words."""
-    return _compile(sorted(READER.glob("*.c")), READER_CFLAGS, READER_LDFLAGS, READER_LIBRARY)
+    _produce(READER, READER_CFLAGS, sorted(READER_SOURCES.glob("*.c")), READER_LDFLAGS)
 
 
-def _compile(sources: list[Path], cflags: list[str], ldflags: list[str], library: Path) -> Path:
-    # Written beside and renamed: a program that has the old library mapped keeps its own copy.
-    fresh = library.with_name(f".{library.name}.{os.getpid()}")
-    command = [*compiler(), *cflags, *map(str, sources), "-o", str(fresh), *ldflags]
+def _produce(product: Path, cflags: Sequence[str], inputs: Sequence[Path], ldflags: Sequence[str]) -> None:
+    # Written beside and renamed: whoever has the old one mapped keeps its own copy.
+    fresh = product.with_name(f".{product.name.lstrip('.')}.{os.getpid()}.new")
+    command = [*compiler(), *cflags, *map(str, inputs), "-o", str(fresh), *ldflags]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise BuildError(f"cannot compile {sources[0]}:\n{shlex.join(command)}\n{done.stderr}")
+            raise BuildError(f"cannot compile {product.name}:\n{shlex.join(command)}\n{done.stderr}")
         if done.stderr:
             sys.stderr.write(done.stderr)
         fresh.chmod(0o755)  # the program under test may belong to another user, whatever our umask
-        fresh.replace(library)
+        fresh.replace(product)
     except FileNotFoundError:
         raise BuildError(f"no C compiler ({command[0]}): install gcc and the libc headers, or set CC") from None
     finally:
         fresh.unlink(missing_ok=True)
-    return library
 
 
-def ensure_stub() -> bool:
-    """Compile the stub if it is stale; returns whether it was compiled. Raises BuildError."""
+def ensure_built() -> bool:
+    """Compile all if anything is stale; returns whether it was. Raises BuildError."""
     if not is_stale():
         return False
-    compile_stub()
+    compile_library()
+    compile_injector()
+    compile_reader()
     return True
-
-
-def ensure_all() -> None:
-    """Compile what is stale. Raises BuildError."""
-    ensure_stub()
-    if is_stale(READER_LIBRARY):
-        compile_reader()
 
 
 def main() -> int:
     """Compile when stale; exit code 1 with the reason when that fails."""
     try:
-        ensure_all()
+        ensure_built()
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -144,8 +149,8 @@ class StubBuildHook(HookBase):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile both and mark the wheel as one for this platform."""
-        ensure_all()
+        """Compile all and mark the wheel as one for this platform."""
+        ensure_built()
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform}"

@@ -4,117 +4,31 @@
 // Freestanding on purpose: raw system calls, no libc, no thread-local storage, no errno, general registers only, so
 // that the handler may interrupt any code of any runtime. It writes no memory but its own stack; how long to sleep it
 // reads from a table that it maps read-only and that only the kernel side fills in.
-//
-// The protocol with bpf/pause.h: gettid(ASK_MAGIC, nonce) asks "how long still?"; the answer is this thread's line of
-// the table, carrying the nonce. No such line means that nobody answered (the profiler is gone), or that the signal was
-// somebody else's: leave at once.
 
-#if !defined(__x86_64__)
-#error "only x86-64 is supported so far"
-#endif
-
-typedef unsigned long u64;
-typedef long s64;
-typedef unsigned int u32;
-
-enum {
-	SYS_MMAP = 9,
-	SYS_RT_SIGACTION = 13,
-	SYS_NANOSLEEP = 35,
-	SYS_READLINK = 89,
-	SYS_PRCTL = 157,
-	SYS_GETTID = 186,
-};
-
-#define ASK_MAGIC 0x63617573616c2101UL
-#define REGISTER_MAGIC 0x63617573616c2102UL
-
-#define PR_SET_TIMERSLACK 29
-#define PR_GET_TIMERSLACK 30
+#include "pausing.h"
 
 #define SA_ONSTACK 0x08000000UL
 #define SA_RESTART 0x10000000UL
 #define SA_RESTORER 0x04000000UL
 #define SIG_IGN 1UL
 
-// A pause is slept in slices, each ended by a new question, so that a pause outlives its reason by one slice at most.
-#define SLICE_NS 5000000L
-#define MAX_SLICES 400
-#define PROBES 32 // as in bpf/pause.h
-
-struct answer {
-	u64 nonce;
-	s64 remaining_ns;
-	u32 tid;
-	u32 pad;
-};
-
 struct kernel_sigaction {
 	u64 handler, flags, restorer, mask;
-};
-
-struct timespec {
-	long seconds, nanoseconds;
 };
 
 // Written once, by the constructor.
 static const struct answer *answers;
 static u32 n_answers;
 
-static inline long system_call(long number, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f)
-{
-	register u64 r10 __asm__("r10") = d;
-	register u64 r8 __asm__("r8") = e;
-	register u64 r9 __asm__("r9") = f;
-	long result;
-
-	__asm__ volatile("syscall"
-			 : "=a"(result)
-			 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-			 : "rcx", "r11", "memory");
-	return result;
-}
-
-// How long this thread still has to sleep; 0 when nobody says so.
-static s64 ask(void)
-{
-	u64 nonce = __builtin_ia32_rdtsc() | 1;
-	u32 tid = system_call(SYS_GETTID, ASK_MAGIC, nonce, 0, 0, 0, 0);
-	u32 i;
-
-	for (i = 0; i < PROBES; i++) {
-		const volatile struct answer *a = &answers[(tid + i) % n_answers];
-		if (a->tid == tid)
-			return a->nonce == nonce ? a->remaining_ns : 0;
-	}
-	return 0;
-}
-
 __attribute__((visibility("hidden"))) void causal_bpf_pause(int signal)
 {
-	s64 remaining = ask();
-	long slack = 0;
-	int slices;
-
 	(void)signal;
-	if (remaining <= 0)
-		return;
-	// The default slack of 50 us would round every pause up.
-	slack = system_call(SYS_PRCTL, PR_GET_TIMERSLACK, 0, 0, 0, 0, 0);
-	if (slack > 0)
-		system_call(SYS_PRCTL, PR_SET_TIMERSLACK, 1, 0, 0, 0, 0);
-	for (slices = 0; slices < MAX_SLICES && remaining > 0; slices++) {
-		struct timespec slice = {0, remaining < SLICE_NS ? remaining : SLICE_NS};
-		system_call(SYS_NANOSLEEP, (u64)&slice, 0, 0, 0, 0, 0);
-		remaining = ask();
-	}
-	if (slack > 0)
-		system_call(SYS_PRCTL, PR_SET_TIMERSLACK, slack, 0, 0, 0, 0);
+	pause_as_told(answers, n_answers);
 }
 
 __attribute__((naked, visibility("hidden"))) void causal_bpf_restorer(void)
 {
-	__asm__ volatile("mov $15, %eax\n\tsyscall");
+	__asm__ volatile(RESTORER_TEXT);
 }
 
 static const char *after_prefix(const char *text, const char *prefix)
@@ -191,5 +105,5 @@ __attribute__((constructor)) static void causal_bpf_init(int argc, char **argv, 
 	answers = (const struct answer *)map;
 	n_answers = lines;
 	if (!system_call(SYS_RT_SIGACTION, signal, (u64)&action, 0, 8, 0, 0))
-		system_call(SYS_GETTID, REGISTER_MAGIC, (u64)causal_bpf_pause, 0, 0, 0, 0);
+		system_call(SYS_GETTID, REGISTER_MAGIC, (u64)causal_bpf_pause, signal, 0, 0, 0);
 }

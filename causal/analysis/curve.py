@@ -10,6 +10,7 @@ from scipy import stats
 from causal.analysis.pairs import Floats
 from causal.analysis.rates import LevelEffects
 from causal.analysis.results import Curve, CurveFit
+from causal.race import sequence_factor, sequence_p_value
 
 # The knee is searched in steps of one point.
 _KNEES = np.arange(0.05, 1.0, 0.01)
@@ -29,13 +30,14 @@ class _Fit:
     misfit: float
 
 
-def fit_curve(effects: LevelEffects, systematic: float = 0.0) -> CurveFit:
+def fit_curve(effects: LevelEffects, systematic: float = 0.0, sequential: bool = False) -> CurveFit:
     """Fits gain(s) = slope * min(s, knee) to the levels by weighted least squares.
 
     The fit is made to log rate ratios, -log(1 - gain): there the error of a level hardly depends on its estimate. On
     the scale of gains it does, and weights that follow the noise bias the slope. The knee is taken only when it
     improves the fit significantly, with a level at or below it and two at or beyond it. `systematic` is an error of the
-    slope that does not shrink with the number of pairs, on the scale of a 95 % interval's half-width.
+    slope that does not shrink with the number of pairs, on the scale of a 95 % interval's half-width. `sequential`
+    makes interval and p-value hold at all times together, for pairs that went on until there was an effect.
     """
     line = _fit_slope(effects, 1.0)
     bent = [_fit_slope(effects, knee) for knee in _candidate_knees(effects.level)]
@@ -50,13 +52,17 @@ def fit_curve(effects: LevelEffects, systematic: float = 0.0) -> CurveFit:
     noise = max(1.0, chosen.misfit / max(1, levels - parameters))
     # Levels that vary about the curve as expected are themselves replicates.
     df = min(float(np.sum(effects.pairs)), effects.dispersion_df + levels) - parameters
-    quantile = float(stats.t.ppf(0.975, max(float(np.max(effects.df)), df)))
+    df = max(float(np.max(effects.df)), df)
+    pairs = float(np.sum(effects.pairs))
+    quantile = float(stats.t.ppf(0.975, df)) * (sequence_factor(pairs) if sequential else 1.0)
     plausible = [
         replace(curve, half_width=float(np.hypot(curve.half_width, systematic)))
         for curve in _plausible([line, *bent], chosen, noise, quantile)
     ]
     error = np.hypot(line.error * np.sqrt(max(1.0, line.misfit / max(1, levels - 1))), systematic / quantile)
-    p_value = float(2 * stats.t.sf(abs(line.slope) / error, max(float(np.max(effects.df)), df)))
+    p_value = float(2 * stats.t.sf(abs(line.slope) / error, df))
+    if sequential:
+        p_value = sequence_p_value(float(stats.norm.isf(max(p_value, 1e-300) / 2)), pairs)
     return CurveFit(
         slope=chosen.slope,
         ci=_slope_interval(plausible, chosen),
@@ -94,28 +100,34 @@ def _slope_interval(plausible: list[Curve], chosen: _Fit) -> tuple[float, float]
 
 
 def _fit_variance(effects: LevelEffects) -> Floats:
-    # A pair that happened to fit perfectly must not decide the curve.
-    floor = 1e-3 * max(float(np.mean(effects.variance)), 1e-12)
-    return np.maximum(effects.variance, floor)
+    # A pair that happened to fit perfectly must not decide the curve. What the levels share is no noise between them.
+    own = effects.variance - effects.shared
+    return np.maximum(own, 1e-3 * max(float(np.mean(own)), 1e-12))
 
 
 def _fit_slope(effects: LevelEffects, knee: float) -> _Fit:
-    # Gauss-Newton for the one parameter that is left when the knee is fixed.
+    # Gauss-Newton for the one parameter that is left when the knee is fixed. With a shared error the levels are
+    # correlated; the inverse of such a covariance matrix is known (Sherman & Morrison, 1950).
     weight, reach = 1.0 / _fit_variance(effects), np.minimum(effects.level, knee)
+    common = effects.shared / (1.0 + effects.shared * float(np.sum(weight)))
+
+    def product(a: Floats, b: Floats) -> float:
+        return float(np.sum(weight * a * b) - common * np.sum(weight * a) * np.sum(weight * b))
+
     limit = _MAX_GAIN / float(reach.max())
     gains = -np.expm1(-effects.log_ratio)
-    slope = float(np.clip(np.sum(weight * gains * reach) / np.sum(weight * reach**2), -10.0 * limit, limit))
+    slope = float(np.clip(product(gains, reach) / product(reach, reach), -10.0 * limit, limit))
     for _ in range(_STEPS):
         left = 1.0 - slope * reach
         gradient = reach / left
         residual = effects.log_ratio + np.log(left)
-        step = float(np.sum(weight * gradient * residual) / np.sum(weight * gradient**2))
+        step = product(gradient, residual) / product(gradient, gradient)
         # Never more than halfway to the pole at which the program takes no time.
         new_slope = min(slope + step, (slope + limit) / 2)
         if abs(new_slope - slope) < 1e-10:
             break
         slope = new_slope
     left = 1.0 - slope * reach
-    error = float(1.0 / np.sqrt(np.sum(weight * (reach / left) ** 2)))
-    misfit = float(np.sum(weight * (effects.log_ratio + np.log(left)) ** 2))
-    return _Fit(knee, slope, error, misfit)
+    error = product(reach / left, reach / left) ** -0.5
+    residual = effects.log_ratio + np.log(left)
+    return _Fit(knee, slope, error, product(residual, residual))

@@ -21,8 +21,9 @@ def mark_disturbed(windows: Sequence[Window]) -> tuple[Window, ...]:
 
     What takes the same CPU time in all windows (a load generator on the same machine) disturbs none.
     """
-    taken = [_cpus_taken(window) for window in windows if window.void is None]
-    if not taken:
+    cpus_taken = [_cpus_taken(window) for window in windows]
+    taken = [cpus for window, cpus in zip(windows, cpus_taken, strict=True) if window.void is None]
+    if not any(taken):
         return tuple(windows)
     usual = statistics.median(taken)
     spread = 1.4826 * statistics.median(abs(cpus - usual) for cpus in taken)
@@ -30,8 +31,8 @@ def mark_disturbed(windows: Sequence[Window]) -> tuple[Window, ...]:
     if sum(cpus > limit for cpus in taken) > _MOST_VOID * len(taken):
         return tuple(windows)
     return tuple(
-        replace(window, void=REASON) if window.void is None and _cpus_taken(window) > limit else window
-        for window in windows
+        replace(window, void=REASON) if window.void is None and cpus > limit else window
+        for window, cpus in zip(windows, cpus_taken, strict=True)
     )
 
 

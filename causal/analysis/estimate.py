@@ -14,10 +14,12 @@ from causal.analysis.disturbance import mark_disturbed
 from causal.analysis.multiple import benjamini_hochberg
 from causal.analysis.pairs import PairData, collect_pairs, usable, visits_of
 from causal.analysis.per_visit import compare_per_visit
+from causal.analysis.phases import NO_PHASES, PhaseFactor, in_own_phases, phase_factor, undisturbed_run_ns
 from causal.analysis.rates import MIN_PAIRS, LevelEffects, level_effects, pooled_gain
 from causal.analysis.results import Analysis, CurveFit, Gain, PointResult, RegionResult, Verdict
-from causal.analysis.verdict import SIGNIFICANT, is_paced, judge
+from causal.analysis.verdict import is_paced, judge, phases_words
 from causal.profile import Profile, Region, Window
+from causal.race import sequence_factor
 
 # As COZ: with fewer levels than this, the one at 0 included, a slope says too little to be shown.
 _MIN_LEVELS_FOR_SLOPE = 5
@@ -25,6 +27,8 @@ _RANKED_AT = 0.25
 # What predictions are off by on programs with known answers (the mean in `scripts/bench accuracy`), as a gain at a
 # virtual speedup of 100 %: no interval may claim to know better.
 _METHOD_ERROR = 0.015
+# A program that is paced shows it beyond doubt. At 5 % one run in twenty would lose its numbers to chance.
+_PACE_P_VALUE = 0.01
 # Plain windows give the baseline rate only when they saw more than a few visits.
 _MIN_PLAIN_VISITS = 5
 
@@ -41,6 +45,10 @@ class _Evidence:
     treated: Gain | None
     dilation: Gain | None
     dilation_p: float | None
+    # How long the run would have taken without experiments.
+    run_ns: float | None
+    # Experiments ended when there was an effect: intervals must hold at all times together.
+    sequential: bool
 
 
 def estimate(profile: Profile) -> Analysis:
@@ -48,13 +56,15 @@ def estimate(profile: Profile) -> Analysis:
     profile = replace(profile, windows=mark_disturbed(profile.windows))
     windows = usable(profile.windows)
     names = point_names(profile)
-    evidence = [item for point in names for item in _gather(profile.windows, point)]
-    overall = {}
+    evidence = [item for point in names for item in _gather(profile, point)]
+    overall, certain = {}, {}
     for point in names:
         pooled = pooled_gain([item.dilation_pairs for item in evidence if item.point == point])
         if pooled is not None:
-            overall[point] = pooled[0]
-    results = _judge_all(profile, windows, evidence, overall)
+            overall[point], p_value = pooled
+            if p_value < _PACE_P_VALUE:
+                certain[point] = pooled[0]
+    results = _judge_all(profile, windows, evidence, certain)
     return Analysis(
         path=profile.path,
         command=profile.header.command,
@@ -63,6 +73,8 @@ def estimate(profile: Profile) -> Analysis:
         overhead=measure_overhead(profile, windows, names),
         diagnosis=diagnose(profile, windows, names, results),
         dilation=overall,
+        shares=_shares(profile),
+        rates=_rates(windows, names),
     )
 
 
@@ -73,15 +85,16 @@ def point_names(profile: Profile) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _gather(windows: Sequence[Window], point: str) -> list[_Evidence]:
+def _gather(profile: Profile, point: str) -> list[_Evidence]:
     # A region whose windows are all void was tried too: it stays, without a number.
     by_region: dict[str, list[Window]] = {}
-    for window in windows:
+    run_ns = undisturbed_run_ns(profile, point)
+    for window in profile.windows:
         if window.arm != "plain":
             by_region.setdefault(window.region, []).append(window)
     found = []
     for region, tried in by_region.items():
-        own = usable(tried)
+        own = in_own_phases(usable(tried))
         pairs = collect_pairs(own, point)
         dilation_pairs = collect_pairs(own, point, "dilation")
         pooled = pooled_gain([dilation_pairs])
@@ -89,7 +102,19 @@ def _gather(windows: Sequence[Window], point: str) -> list[_Evidence]:
         effects = level_effects(pairs)
         treated = pooled_gain([pairs])
         found.append(
-            _Evidence(region, point, tuple(own), pairs, dilation_pairs, effects, treated and treated[0], gain, p_value)
+            _Evidence(
+                region,
+                point,
+                tuple(own),
+                pairs,
+                dilation_pairs,
+                effects,
+                treated and treated[0],
+                gain,
+                p_value,
+                run_ns=run_ns,
+                sequential=profile.settled.get(region) == "effect",
+            )
         )
     return found
 
@@ -100,14 +125,15 @@ def _judge_all(
     checks = _checks(evidence, overall)
     systematic = [_systematic(item, check) for item, check in zip(evidence, checks, strict=True)]
     fits = [
-        None if item.effects is None else fit_curve(item.effects, error)
+        None if item.effects is None else fit_curve(item.effects, error, item.sequential)
         for item, error in zip(evidence, systematic, strict=True)
     ]
     # One family: the user reads them all in one table, at whatever progress point.
     p_values = benjamini_hochberg([None if fit is None else fit.p_value for fit in fits])
     results = []
+    plain = [window for window in windows if window.arm == "plain"]
     for item, fit, p_value, check, error in zip(evidence, fits, p_values, checks, systematic, strict=True):
-        results.append(_result(profile, windows, item, fit, p_value, check is not None and check.is_pace, error))
+        results.append(_result(profile, plain, item, fit, p_value, check is not None and check.is_pace, error))
     return results
 
 
@@ -129,9 +155,9 @@ def _checks(evidence: Sequence[_Evidence], overall: dict[str, Gain]) -> list[_Ch
     checks: list[_Check | None] = []
     for item, p_value in zip(evidence, adjusted, strict=True):
         everywhere = overall.get(item.point)
-        if item.dilation is not None and p_value is not None and p_value < SIGNIFICANT:
+        if item.dilation is not None and p_value is not None and p_value < _PACE_P_VALUE:
             checks.append(_check([item], item.dilation))
-        elif everywhere is None or _contains(everywhere, 0.0):
+        elif everywhere is None:
             checks.append(None)
         elif item.dilation is None or _contains(item.dilation, everywhere.gain):
             checks.append(whole[item.point])
@@ -199,15 +225,19 @@ def _unlike(item: _Evidence) -> float:
 
 def _result(
     profile: Profile,
-    windows: Sequence[Window],
+    plain: Sequence[Window],
     item: _Evidence,
     fit: CurveFit | None,
     p_value: float | None,
     paced: bool,
     systematic: float,
 ) -> RegionResult:
+    phases = NO_PHASES if paced else phase_factor(profile, item.region, item.windows, item.run_ns)
+    measured, fit = fit, None if fit is None else phases.fit(fit)
     verdict, explanation = judge(fit, p_value, paced, _why_no_fit(item))
-    points = _points(item, systematic, withheld=paced)
+    if phases.applies and measured is not None and verdict in (Verdict.OPTIMISE, Verdict.CONTENTION):
+        explanation += f" ({phases_words(measured, phases.factor)})"
+    points = _points(item, systematic, paced, phases)
     region = _region(profile, item.region)
     result = RegionResult(
         region=item.region,
@@ -215,13 +245,14 @@ def _result(
         source=region.source,
         function=region.function,
         progress_point=item.point,
-        baseline_rate=_baseline_rate(windows, item),
+        baseline_rate=_baseline_rate(plain, item),
         cpu_share=cpu_share(profile, item.region),
         points=points,
         verdict=verdict,
         explanation=explanation,
         dilation=item.dilation,
         pairs=len(item.pairs),
+        phase_factor=phases.factor,
     )
     if paced or fit is None:
         return result
@@ -231,12 +262,12 @@ def _result(
     return replace(result, slope=fit.slope, slope_ci=fit.ci, knee=fit.knee)
 
 
-def _points(item: _Evidence, systematic: float, withheld: bool) -> tuple[PointResult, ...]:
+def _points(item: _Evidence, systematic: float, withheld: bool, phases: PhaseFactor) -> tuple[PointResult, ...]:
     placebos = [window for window in item.windows if window.arm == "placebo"]
     base_visits = sum(seen.delta for window in placebos if (seen := visits_of(window, item.point)))
     points = []
     if placebos:
-        points.append(_point(0.0, Gain(0.0, (0.0, 0.0)), withheld, len(placebos), base_visits))
+        points.append(_point(0.0, Gain(0.0, (0.0, 0.0)), withheld, len(placebos), base_visits, phases))
     estimated = {} if item.effects is None else {float(s): i for i, s in enumerate(item.effects.level)}
     for level in np.unique(item.pairs.level):
         at_level = item.pairs.select(item.pairs.level == level)
@@ -244,16 +275,20 @@ def _points(item: _Evidence, systematic: float, withheld: bool) -> tuple[PointRe
         index = estimated.get(float(level))
         gain = None
         if item.effects is not None and index is not None:
-            gain = _widened(item.effects.gain(index), systematic * float(level))
-        points.append(_point(float(level), gain, withheld, len(at_level), visits))
+            widening = sequence_factor(float(item.effects.pairs[index])) if item.sequential else 1.0
+            gain = _widened(item.effects.gain(index, widening=widening), systematic * float(level))
+        points.append(_point(float(level), gain, withheld, len(at_level), visits, phases))
     return tuple(points)
 
 
-def _point(speedup: float, gain: Gain | None, withheld: bool, experiments: int, visits: int) -> PointResult:
+def _point(
+    speedup: float, gain: Gain | None, withheld: bool, experiments: int, visits: int, phases: PhaseFactor
+) -> PointResult:
     raw = None if gain is None else gain.gain
     if gain is None or withheld:
         return PointResult(speedup, None, None, raw, experiments, visits)
-    return PointResult(speedup, gain.gain, gain.ci, raw, experiments, visits)
+    whole = phases.gain(gain)
+    return PointResult(speedup, whole.gain, whole.ci, raw, experiments, visits)
 
 
 def _widened(gain: Gain, systematic: float) -> Gain:
@@ -279,11 +314,11 @@ def _region(profile: Profile, name: str) -> Region:
     return Region(name, str(profile.header.options.get("unit") or "unknown"))
 
 
-def _baseline_rate(windows: Sequence[Window], item: _Evidence) -> float | None:
+def _baseline_rate(plain: Sequence[Window], item: _Evidence) -> float | None:
     # Visits per second of the undisturbed program where that was measured, else of its placebo windows.
-    plain = _rate([window for window in windows if window.arm == "plain"], item.point, _MIN_PLAIN_VISITS)
-    if plain is not None:
-        return plain
+    undisturbed = _rate(plain, item.point, _MIN_PLAIN_VISITS)
+    if undisturbed is not None:
+        return undisturbed
     return _rate([window for window in item.windows if window.arm == "placebo"], item.point, 1)
 
 
@@ -291,6 +326,17 @@ def _rate(windows: Sequence[Window], point: str, min_visits: int) -> float | Non
     watched = [(visits.delta, window.effective_ns) for window in windows if (visits := visits_of(window, point))]
     total = sum(delta for delta, _ in watched)
     return total / (sum(time_ns for _, time_ns in watched) * 1e-9) if total >= min_visits else None
+
+
+def _rates(windows: Sequence[Window], points: Sequence[str]) -> dict[str, float]:
+    plain = [window for window in windows if window.arm == "plain"]
+    found = ((point, _rate(plain, point, 1)) for point in points)
+    return {point: rate for point, rate in found if rate is not None}
+
+
+def _shares(profile: Profile) -> dict[str, float]:
+    known = ((region, cpu_share(profile, region)) for region in profile.samples)
+    return dict(sorted(((r, share) for r, share in known if share), key=lambda item: (-item[1], item[0])))
 
 
 def cpu_share(profile: Profile, region: str) -> float | None:

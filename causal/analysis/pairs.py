@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from causal.profile import Arm, Visits, Window
+from causal.profile import UNPAIRED, Arm, Visits, Window
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -54,6 +54,23 @@ class PairData:
         return PairData(*[np.concatenate(arrays) for arrays in zip(*(part._arrays() for part in parts), strict=True)])
 
 
+@dataclass(frozen=True, slots=True)
+class PooledData(PairData):
+    """Experiments without partners (COZ's), each compared with all baselines of its region.
+
+    `visits_placebo` and `time_placebo_ns` are the sums over the baselines, the same in every element, and
+    `counted_placebo` is 0; `baseline_*` have one element per baseline.
+    """
+
+    baseline_visits: Floats
+    baseline_time_ns: Floats
+
+    def select(self, keep: Bools) -> PooledData:
+        """The experiments for which `keep` is true, still against all baselines."""
+        values = self._arrays()
+        return PooledData(*[part[keep] for part in values[:-2]], *values[-2:])
+
+
 def usable(windows: Iterable[Window]) -> list[Window]:
     """The windows that the analysis may use: not void, and with time in them."""
     return [window for window in windows if window.void is None and window.effective_ns > 0]
@@ -61,11 +78,17 @@ def usable(windows: Iterable[Window]) -> list[Window]:
 
 def visits_of(window: Window, point: str) -> Visits | None:
     """The visits of a progress point in a window; None when the window did not watch it."""
-    return next((visits for visits in window.points if visits.name == point), None)
+    for visits in window.points:
+        if visits.name == point:
+            return visits
+    return None
 
 
 def collect_pairs(windows: Iterable[Window], point: str, arm: Arm = "treated") -> PairData:
     """Matches each window of `arm` with the placebo window of its pair; windows without a partner are left out."""
+    windows = list(windows)
+    if windows and all(window.pair == UNPAIRED for window in windows):
+        return _collect_unpaired(windows, point, arm)
     placebos = {(w.region, w.pair): w for w in windows if w.arm == "placebo"}
     rows: list[tuple[float, Window, Visits, Window, Visits]] = []
     for window in windows:
@@ -86,6 +109,25 @@ def collect_pairs(windows: Iterable[Window], point: str, arm: Arm = "treated") -
     )
     spans = _array(_span_ns(row[2]) for row in rows), _array(_span_ns(row[4]) for row in rows)
     return _by_span(counts, *spans) or counts
+
+
+def _collect_unpaired(windows: Sequence[Window], point: str, arm: Arm) -> PooledData:
+    seen = [(window, visits) for window in windows if (visits := visits_of(window, point)) is not None]
+    baselines = [(window, visits) for window, visits in seen if window.arm == "placebo"]
+    treated = [(window, visits) for window, visits in seen if window.arm == arm and window.level > 0 and baselines]
+    base_visits, base_time_ns = _array(v.delta for _, v in baselines), _array(w.effective_ns for w, _ in baselines)
+    counted, one = _array(v.delta for _, v in treated), np.ones(len(treated))
+    return PooledData(
+        level=_array(round(window.level, 6) for window, _ in treated),
+        visits_treated=counted,
+        time_treated_ns=_array(window.effective_ns for window, _ in treated),
+        visits_placebo=one * base_visits.sum(),
+        time_placebo_ns=one * base_time_ns.sum(),
+        counted_treated=counted,
+        counted_placebo=0.0 * one,
+        baseline_visits=base_visits,
+        baseline_time_ns=base_time_ns,
+    )
 
 
 def _array(values: Iterable[float]) -> Floats:

@@ -16,7 +16,7 @@ from scipy import stats
 from statsmodels.genmod.families import Binomial
 from statsmodels.genmod.generalized_linear_model import GLM
 
-from causal.analysis.pairs import Floats, Ints, PairData
+from causal.analysis.pairs import Floats, Ints, PairData, PooledData
 from causal.analysis.results import Gain
 
 # Fewer pairs than this give no number at all: two pairs agree by chance too often.
@@ -32,7 +32,8 @@ class LevelEffects:
     """Log rate ratios (treated to placebo) by level, ascending; arrays of one element per level.
 
     `variance` is that of `log_ratio`, `df` the degrees of freedom of its t distribution; `information` is the weight
-    of the level in a fit; `dispersion` the pooled variance relative to Poisson with `dispersion_df`.
+    of the level in a fit; `dispersion` the pooled variance relative to Poisson with `dispersion_df`. `shared` is the
+    part of every variance that is the same error in all of them: that of a baseline they have in common.
     """
 
     level: Floats
@@ -44,10 +45,14 @@ class LevelEffects:
     information: Floats
     dispersion: float
     dispersion_df: float
+    shared: float = 0.0
 
-    def gain(self, index: int, confidence: float = 0.95) -> Gain:
-        """The reduction of the time per visit at one level: 1 - exp(-log ratio), with its interval."""
-        half = stats.t.ppf(0.5 + confidence / 2, self.df[index]) * np.sqrt(self.variance[index])
+    def gain(self, index: int, confidence: float = 0.95, widening: float = 1.0) -> Gain:
+        """The reduction of the time per visit at one level: 1 - exp(-log ratio), with its interval.
+
+        `widening` multiplies the interval's half-width on the log scale (confidence sequences).
+        """
+        half = widening * stats.t.ppf(0.5 + confidence / 2, self.df[index]) * np.sqrt(self.variance[index])
         center = float(self.log_ratio[index])
         return Gain(gain_of(center), (gain_of(center - half), gain_of(center + half)))
 
@@ -62,6 +67,8 @@ def level_effects(data: PairData) -> LevelEffects | None:
 
     A level at which one of the arms has no visits at all has no finite estimate and is left out.
     """
+    if isinstance(data, PooledData):
+        return _pooled_effects(data)
     data = _informative(data)
     if len(data) < MIN_PAIRS:
         return None
@@ -94,12 +101,56 @@ def level_effects(data: PairData) -> LevelEffects | None:
     )
 
 
+def _pooled_effects(data: PooledData) -> LevelEffects | None:
+    # Quasi-Poisson rates of unpaired experiments, the baseline being one more level. Drift of the program between
+    # experiments is noise here, where pairs would have cancelled it.
+    levels, group = np.unique(data.level, return_inverse=True)
+    visits = _sums(group, data.visits_treated)
+    if len(data) < MIN_PAIRS or len(data.baseline_visits) < 2 or data.baseline_visits.sum() <= 0:
+        return None
+    if np.any(visits == 0):
+        rest = data.select(visits[group] > 0)
+        return _pooled_effects(rest) if len(rest) else None
+    baseline = len(levels)
+    group = np.concatenate([group, np.full(len(data.baseline_visits), baseline)])
+    counts = np.concatenate([data.visits_treated, data.baseline_visits])
+    times = np.concatenate([data.time_treated_ns, data.baseline_time_ns])
+    total, number = _sums(group, counts), np.bincount(group).astype(np.float64)
+    rate = total / _sums(group, times)
+    expected = rate[group] * times
+    squares = (counts - expected) ** 2
+    own_df = number - 1.0
+    pooled_df = float(np.sum(own_df))
+    pooled = float(np.sum(squares / expected) / max(pooled_df, 1.0))
+    lent = min(_BORROWED_DF, max(pooled_df, 1.0))
+    own = _sums(group, squares) / total * number / np.maximum(own_df, 1.0)
+    variance = (own_df * own + lent * pooled) / (own_df + lent) / total
+    return LevelEffects(
+        level=levels,
+        log_ratio=np.log(rate[:-1] / rate[baseline]),
+        variance=variance[:-1] + variance[baseline],
+        df=np.minimum(own_df[:-1], own_df[baseline]) + lent,
+        pairs=number[:-1],
+        visits=total[:-1],
+        information=total[:-1],
+        dispersion=pooled,
+        dispersion_df=pooled_df,
+        shared=float(variance[baseline]),
+    )
+
+
 def pooled_gain(parts: list[PairData]) -> tuple[Gain, float] | None:
     """One gain for all pairs whatever their level, and its two-sided p-value; None where there is too little."""
     parts = [part for part in parts if len(part) > 0]
     if not parts:
         return None
-    data = PairData.concatenate(parts)
+    if any(isinstance(part, PooledData) for part in parts):
+        # Regions with baselines of their own do not pool; one alone does.
+        if len(parts) > 1:
+            return None
+        data = parts[0]
+    else:
+        data = PairData.concatenate(parts)
     effects = level_effects(replace(data, level=np.ones(len(data))))
     if effects is None:
         return None

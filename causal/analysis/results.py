@@ -82,7 +82,8 @@ class RegionResult:
     `slope`, `slope_ci` and `knee` are None below five levels; `fit` is the same curve without that rule, None only
     when nothing could be estimated. `p_value` is adjusted (Benjamini-Hochberg) for all regions tried. `explanation`
     is the verdict as a sentence, `dilation` the false gain of the dilation arm. `source` and `function`: where a line
-    is, None for other units.
+    is, None for other units. `phase_factor` is what all gains were multiplied by because the region runs in some phases
+    only (`causal.analysis.phases`).
     """
 
     region: str
@@ -139,7 +140,10 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Everything there is to report about a profile; `regions` are ranked, the most rewarding first."""
+    """Everything there is to report about a profile; `regions` are ranked, the most rewarding first.
+
+    What needs no experiments: `shares` of the CPU samples by region, the largest first; visits/s by point in `rates`.
+    """
 
     path: str
     command: tuple[str, ...]
@@ -148,3 +152,5 @@ class Analysis:
     overhead: Overhead
     diagnosis: Diagnosis
     dilation: dict[str, Gain] = field(default_factory=dict)
+    shares: dict[str, float] = field(default_factory=dict)
+    rates: dict[str, float] = field(default_factory=dict)

@@ -55,7 +55,8 @@ def judge(fit: CurveFit | None, p_value: float | None, paced: bool, why_no_fit: 
             )
         if high < 0:
             return Verdict.CONTENTION, (
-                f"contention: making this {_percent(level)} faster makes the program {_percent(-best.gain)} slower"
+                f"contention: making this {_percent(level)} faster makes the program {_percent(-best.gain)} slower: it"
+                " comes back sooner to something that others need (a lock, a cache line, a full queue); change that"
             )
     half = best.margin
     if half <= TARGET_HALF_WIDTH:
@@ -64,6 +65,16 @@ def judge(fit: CurveFit | None, p_value: float | None, paced: bool, why_no_fit: 
         )
     return Verdict.UNDECIDED, (
         f"undecided: the gain at {_percent(level)} is known to {half * 100:.1f} points only; {longer(half)}"
+    )
+
+
+def phases_words(measured: CurveFit, factor: float) -> str:
+    """What a correction for phases did, in words; `measured` is the curve without it."""
+    level = measured.max_level if measured.knee is None else min(measured.knee, measured.max_level)
+    gain = measured.at(level).gain
+    return (
+        f"{_percent(abs(gain))} in the phases in which its experiments were made; over the whole run it is active"
+        f" {_percent(factor)} as much"
     )
 
 

@@ -220,9 +220,7 @@ class Screen:
             often.eliminate_zeros()
             self._tests = [binary, often]
 
-    def telling(
-        self, rows: Ints, labels: Ints, classes: int, leaves: Ints, penalty: float, wanted: int
-    ) -> set[int]:
+    def telling(self, rows: Ints, labels: Ints, classes: int, leaves: Ints, penalty: float, wanted: int) -> set[int]:
         """In each leaf, the features whose test saves more nats than a leaf costs, at most `wanted` by each test.
 
         `rows` (R,) are the traces to look at, with their labels (R,) and leaves (R,).

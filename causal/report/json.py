@@ -37,7 +37,9 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         },
         "diagnosis": _diagnosis(analysis.diagnosis),
     }
-    checked = _plain(report)
+    if not analysis.regions and analysis.shares:  # what is known without experiments
+        report |= {"shares": dict(analysis.shares), "rates": dict(analysis.rates)}
+    checked = plain_values(report)
     assert isinstance(checked, dict)
     return checked
 
@@ -90,12 +92,12 @@ def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
-    # JSON has no NaN and no infinity, and Python's writer would emit them all the same.
+def plain_values(value: Any) -> Any:
+    """The value with None for NaN and infinity: JSON has neither, and Python's writer would emit them all the same."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain_values(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
+        return [plain_values(item) for item in value]
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     return value

@@ -18,9 +18,10 @@ _LEVELS = (0.25, 0.5, 1.0)
 # Names of regions tell more than a third number where there is little room.
 _FEW_LEVELS, _ROOMY = (0.25, 1.0), 100
 # Below the first width only the essentials fit; from the second on, the sentence fits into the table.
-_NARROW, _WIDE = 66, 130
+_NARROW, _WIDE, _WIDEST = 66, 130, 150
 _GAIN_CELLS = 10
 _CURVE_CELLS = 8
+_SHARES = 12
 _SENTENCES = 10
 # A function's name beside its line is left out when so little of it would be seen.
 _LEAST_FUNCTION = 4
@@ -51,12 +52,14 @@ class TableReporter:
             results = [result for result in analysis.regions if result.progress_point == point]
             if results:
                 self._render_point(point, results)
+        if not analysis.regions and analysis.shares:
+            self._render_shares(analysis)
         self._render_diagnosis(analysis.diagnosis, len(analysis.command) > 0)
 
     def _render_point(self, point: str, results: Sequence[RegionResult]) -> None:
         rate = next((result.baseline_rate for result in results if result.baseline_rate is not None), None)
         title = f"Progress point {self._name(point)}"
-        self._line(title if rate is None else f"{title}: {_rate(rate)} visits/s", style="bold")
+        self._line(title if rate is None else f"{title}: {rate_text(rate)} visits/s", style="bold")
         gains = [p.program_speedup for r in results for p in r.points if p.program_speedup is not None]
         scale = max([_MIN_SCALE, *gains])
         if self._width < _NARROW:
@@ -65,6 +68,19 @@ class TableReporter:
             self._print(self._full_table(results, scale))
         if self._width < _WIDE:
             self._sentences(results)
+        self._line("")
+
+    def _render_shares(self, analysis: Analysis) -> None:
+        """What is known without experiments."""
+        for point, rate in analysis.rates.items():
+            self._line(f"Progress point {self._name(point)}: {rate_text(rate)} visits/s", style="bold")
+        table = _new_table()
+        table.add_column("region", no_wrap=True)
+        table.add_column("CPU", justify="right", no_wrap=True, width=5)
+        dots = ".." if self._ascii else "\N{HORIZONTAL ELLIPSIS}"
+        for region, share in list(analysis.shares.items())[:_SHARES]:
+            table.add_row(Text(elide_middle(self._name(region), self._width - 8, dots)), Text(f"{share * 100:.0f}%"))
+        self._print(table)
         self._line("")
 
     def _narrow_table(self, results: Sequence[RegionResult]) -> Table:
@@ -84,20 +100,28 @@ class TableReporter:
         wide = self._width >= _WIDE
         verdict_cells = 11 if not wide else self._width // 2 - 10
         levels = _LEVELS if self._width >= _ROOMY else _FEW_LEVELS
-        fixed = 5 + len(levels) * _GAIN_CELLS + _CURVE_CELLS + verdict_cells
-        rest = self._width - fixed - 2 * (3 + len(levels))
+        shares = {"CPU": [result.cpu_share for result in results]}
+        if any(result.serial_share is not None for result in results):
+            shares["serial"] = [result.serial_share for result in results]
+        counted = self._width >= _WIDEST
+        fixed = 6 * len(shares) + 7 * counted + len(levels) * _GAIN_CELLS + _CURVE_CELLS + verdict_cells
+        rest = self._width - fixed - 2 * (2 + len(shares) + counted + len(levels))
         table.add_column("region", no_wrap=True)
-        table.add_column("CPU", justify="right", no_wrap=True, width=5)
+        for name in shares:
+            table.add_column(name, justify="right", no_wrap=True, width=6)
+        if counted:
+            table.add_column("pairs", justify="right", no_wrap=True, width=7)
         for level in levels:
             table.add_column(f"at {level * 100:.0f}%", justify="right", no_wrap=True, width=_GAIN_CELLS)
         table.add_column("curve", no_wrap=True, width=_CURVE_CELLS)
         table.add_column("verdict", no_wrap=not wide, overflow="fold")
-        for result in results:
-            share = "" if result.cpu_share is None else f"{result.cpu_share * 100:.0f}%"
+        for row, result in enumerate(results):
+            known = [_share(values[row]) for values in shares.values()]
+            pairs = [f"{result.pairs:,}"] if counted else []
             gains = [self._gain(self._gain_at(result, level)) for level in levels]
             curve = Text(sparkline(result.points, scale, _CURVE_CELLS, self._ascii))
             verdict = Text(self._name(result.explanation), _SHORT[result.verdict][1]) if wide else _verdict(result)
-            table.add_row(self._region(result, max(rest, 6)), Text(share), *gains, curve, verdict)
+            table.add_row(self._region(result, max(rest, 6)), *known, *pairs, *gains, curve, verdict)
         return table
 
     def _gain_at(self, result: RegionResult, level: float) -> Gain | None:
@@ -114,7 +138,7 @@ class TableReporter:
 
     def _gain(self, gain: Gain | None) -> Text:
         if gain is None or gain.margin > _MEANINGLESS:
-            return Text("-" if self._ascii else "\N{EN DASH}", style="dim")
+            return Text("~", style="dim")
         half = gain.margin * 100
         points = gain.gain * 100
         digits = 0 if abs(points) >= 99.5 or half >= 9.5 else 1
@@ -186,7 +210,12 @@ def _verdict(result: RegionResult) -> Text:
     return Text(text, style=style)
 
 
-def _rate(rate: float) -> str:
+def _share(share: float | None) -> str:
+    return "" if share is None else f"{share * 100:.0f}%"
+
+
+def rate_text(rate: float) -> str:
+    """Visits per second with as many digits as mean something."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 

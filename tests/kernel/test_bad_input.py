@@ -57,22 +57,12 @@ def test_script_without_its_interpreter(causal_bpf, tmp_path):
     causal_bpf("run", "-p", "progress", "--", script).assert_error(127, "/nowhere/interpreter", ".")
 
 
-def test_static_program(causal_bpf, compiled):
-    finished = causal_bpf("run", "-p", "main", "--", compiled("-static"))
-    finished.assert_error(1, "statically linked", "dynamically")
-
-
 def test_setuid_program_of_a_user(causal_bpf, compiled):
     program = compiled()
     program.chmod(0o4755)
     user = {"SUDO_UID": "65534", "SUDO_GID": "65534"}
     finished = causal_bpf("run", "-p", "main", "--", program, environment=user)
     finished.assert_error(1, "set-user-id", "copy|root shell")
-
-
-def test_program_with_address_sanitizer(causal_bpf, compiled):
-    finished = causal_bpf("run", "-p", "main", "--", compiled("-fsanitize=address"))
-    finished.assert_error(1, "AddressSanitizer", "-fsanitize=address")
 
 
 def test_stripped_program(causal_bpf, record, stripped):

@@ -4,6 +4,8 @@ import os
 import pty
 import re
 import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +68,17 @@ def test_keep_running(causal_bpf, programs, tmp_path):
     wait_until(lambda: counted.read_bytes() != before, "progress of a target left alone")
     assert is_alive(target)
     os.kill(target, signal.SIGKILL)
+
+
+def test_a_static_program(record, tmp_path):
+    """Nothing can be preloaded into it: the handler is injected once it runs."""
+    source, program = Path(__file__).resolve().parents[1] / "workloads" / "barrier.c", tmp_path / "static"
+    flags = ("-std=gnu11", "-O2", "-g", "-fno-omit-frame-pointer", "-fno-inline-functions", "-pthread", "-w", "-static")
+    subprocess.run(["cc", *flags, "-o", program, source], check=True, timeout=60)
+    recording = record(program, "3000", "2000", options=["--duration", "3s", "--speedups", "100"])
+    assert recording.finished.code == 0 and recording.finished.err == ""
+    assert recording.losses["pauses"] > 10 and recording.losses["unregistered"] == 0
+    assert recording.profile.end.messages == ()
 
 
 # --- ended from outside ---------------------------------------------------------------------------------------------

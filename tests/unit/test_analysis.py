@@ -14,7 +14,18 @@ from causal.analysis.multiple import benjamini_hochberg
 from causal.analysis.pairs import PairData, collect_pairs
 from causal.analysis.rates import level_effects, pooled_gain
 from causal.analysis.results import Verdict
-from causal.profile import End, Header, Profile, ProgressPoint, Region, Visits, Window
+from causal.profile import (
+    UNPAIRED,
+    End,
+    Header,
+    Profile,
+    ProfileWriter,
+    ProgressPoint,
+    Region,
+    Visits,
+    Window,
+    read_profile,
+)
 
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 SECOND = 10**9
@@ -420,3 +431,65 @@ def test_a_run_without_pairs_or_points_is_survived():
 def test_the_analysis_is_deterministic():
     profile = make_profile(simulate_windows(1, "r", lambda s: 0.4 * s))
     assert json.dumps(repr(analyse(profile))) == json.dumps(repr(analyse(profile)))
+
+
+# Regions that were stopped early
+
+
+def test_a_region_stopped_by_its_effect_reports_an_interval_for_all_times():
+    windows = simulate_windows(21, "a", lambda s: 0.3 * s, pairs=12)
+    fixed = analyse(make_profile(windows)).regions[0]
+    stopped = {rule: analyse(replace(make_profile(windows), settled={"a": rule})).regions[0]
+               for rule in ("effect", "precise")}  # fmt: skip
+    assert stopped["precise"].fit == fixed.fit
+    assert stopped["effect"].fit.slope == fixed.fit.slope and stopped["effect"].p_value > fixed.p_value
+    for wide, narrow in zip(stopped["effect"].points[1:], fixed.points[1:], strict=True):
+        assert wide.ci[1] - wide.ci[0] > 1.2 * (narrow.ci[1] - narrow.ci[0])
+
+
+def test_which_rule_stopped_a_region_is_in_the_profile(tmp_path):
+    with ProfileWriter(tmp_path / "p") as writer:
+        writer.header(Header("test", ("prog",), 1, ""))
+        writer.settled("größe", "effect")
+    assert read_profile(tmp_path / "p").settled == {"größe": "effect"}
+
+
+# Experiments without partners (COZ's)
+
+
+def unpaired(rng, slope, experiments=60, drift=0.05):
+    windows = []
+    for _ in range(experiments):
+        level = 0.0 if rng.random() < 0.3 else rng.integers(1, 21) / 20
+        count = rng.poisson(400 * math.exp(rng.normal(0.0, drift)) / (1.0 - slope * level))
+        points = (Visits("point", int(count)),)
+        windows.append(Window("a", "treated" if level else "placebo", UNPAIRED, level, level, SECOND, points=points))
+    return windows
+
+
+def test_unpaired_intervals_cover_the_truth():
+    rng = np.random.default_rng(31)
+    curve_hits, level_hits = [], []
+    for _ in range(60):
+        effects = level_effects(collect_pairs(unpaired(rng, 0.3), "point"))
+        low, high = fit_curve(effects).at(0.5).ci
+        curve_hits.append(low <= 0.15 <= high)
+        for index, level in enumerate(effects.level):
+            low, high = effects.gain(index).ci
+            level_hits.append(low <= 0.3 * level <= high)
+    assert np.mean(curve_hits) >= 0.9 and 0.92 <= np.mean(level_hits) <= 0.995
+
+
+def test_the_error_of_a_common_baseline_does_not_average_out():
+    # Many levels, one poor baseline: the slope is as uncertain as the baseline, however many levels there are.
+    rng = np.random.default_rng(32)
+    windows = unpaired(rng, 0.0, experiments=400)
+    few = [w for w in windows if w.arm == "placebo"][:3] + [w for w in windows if w.arm == "treated"]
+    effects = level_effects(collect_pairs(few, "point"))
+    assert fit_curve(effects).at(1.0).margin > math.sqrt(effects.shared)
+    assert effects.shared > 10 * level_effects(collect_pairs(windows, "point")).shared
+
+
+def test_one_baseline_is_none():
+    windows = [w for w in unpaired(np.random.default_rng(33), 0.0) if w.arm == "treated"]
+    assert level_effects(collect_pairs(windows, "point")) is None

@@ -140,6 +140,7 @@ def kernel(seccomp=True, blocked=True):
     mode = btf.record("seccomp", 8, ("mode", number, 0))
     members = [("pad", number, 0), ("sighand", number, 64), ("sas_ss_sp", number, 192), ("sas_ss_size", number, 256)]
     members += [("vfork_done", number, 320), ("flags", number, 384), ("nr_cpus_allowed", number, 448)]
+    members.append(("thread_pid", number, 576))
     if blocked:
         members.append(("blocked", number, 128))
     if seccomp:
@@ -147,6 +148,8 @@ def kernel(seccomp=True, blocked=True):
     btf.record("task_struct", 128, *members)
     action = btf.record("sigaction", 32, ("sa_flags", number, 64), ("sa_handler", number, 0))
     btf.record("k_sigaction", 40, ("sa", action, 64))
+    upid = btf.record("upid", 16, ("nr", number, 0), ("ns", number, 64))
+    btf.record("pid", 112, ("level", number, 32), ("numbers", upid, 768))
     btf.record("sighand_struct", 2080, ("lock", number, 0), ("action", number, 128))
     return btf.build()
 
@@ -161,6 +164,8 @@ def test_constants_for_the_engine(tmp_path):
     assert offsets["SIGHAND_ACTION"] == 16
     assert offsets["ACTION_HANDLER"] == 8
     assert offsets["ACTION_SIZE"] == 40
+    assert (offsets["TASK_THREAD_PID"], offsets["PID_LEVEL"], offsets["PID_NUMBERS"]) == (72, 4, 96)
+    assert (offsets["UPID_NR"], offsets["UPID_SIZE"]) == (0, 16)
 
 
 def test_a_kernel_without_seccomp_has_no_constant_for_it(tmp_path):

@@ -10,9 +10,10 @@ import pytest
 from rich.console import Console
 
 from causal.errors import UsageError
-from causal.recording import Interruption, Outcome
+from causal.recording import Outcome
 from causal.survey import Share, Survey
 from cli import main, run
+from cli.recording import interruptible
 from cli.regions import print_survey
 
 
@@ -83,8 +84,7 @@ def test_exit_codes(reason, status, code):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_asks_and_the_second_insists(number):
     before = signal.getsignal(number)
-    interruption = Interruption()
-    with pytest.raises(KeyboardInterrupt), run._signals(interruption):
+    with pytest.raises(KeyboardInterrupt), interruptible() as interruption:
         os.kill(os.getpid(), number)
         assert interruption.requested
         os.kill(os.getpid(), number)

@@ -13,7 +13,7 @@ from causal.windows import Arm, EngineOptions, WindowPlan
 CLOCK, PAUSE, PROGRESS, SAMPLER = (
     (BPF_DIRECTORY / name).read_text() for name in ("clock.h", "pause.h", "progress.h", "sampler.h")
 )
-STUB = (BPF_DIRECTORY / "stub" / "stub.c").read_text()
+STUB = (BPF_DIRECTORY / "stub" / "pausing.h").read_text()
 
 
 def structure(text, name):

@@ -6,7 +6,8 @@ import pytest
 
 from causal.errors import CausalError, UsageError
 from causal.progress import PointSpec
-from causal.recording import Interruption, RunOptions, examine, machine, quantile_of_powers
+from causal.recording import Interruption, RunOptions, can_preload, examine, machine, quantile_of_powers
+from causal.symbols.elf import Binary
 from tests.unit.elf_fixture import ElfFile, Symbol
 
 LOADER = "/lib64/ld-linux-x86-64.so.2"
@@ -104,8 +105,12 @@ def test_two_points_of_one_name(program, points):
     assert error.exit_code == 2 and "same name" in error.message
 
 
-def test_a_static_program(program):
-    assert "statically linked" in refused(options(program(interpreter=None))).message
+def test_what_cannot_be_preloaded_is_injected(program):
+    asan = [Symbol("__asan_init", section=0)]
+    assert can_preload(Binary.load(program()))
+    assert not can_preload(Binary.load(program("static", interpreter=None)))
+    assert not can_preload(Binary.load(program("asan", dynamic_symbols=asan)))
+    assert not can_preload(Binary.load(program("musl", interpreter="/lib/ld-musl-x86_64.so.1")))
 
 
 def test_a_privileged_program_of_a_user(program, monkeypatch):
@@ -115,11 +120,6 @@ def test_a_privileged_program_of_a_user(program, monkeypatch):
     monkeypatch.setenv("SUDO_UID", "1000")
     error = refused(options(path))
     assert "set-user-id" in error.message and "root shell" in error.hint
-
-
-def test_a_program_with_address_sanitizer(program):
-    symbols = [Symbol("__asan_init", section=0)]
-    assert "AddressSanitizer" in refused(options(program(dynamic_symbols=symbols))).message
 
 
 @pytest.mark.parametrize(("point", "near"), [("stepp", "step"), ("steb", "step")])

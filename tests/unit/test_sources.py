@@ -189,21 +189,21 @@ def test_binaries_of_the_project_count(write):
     friend = write("libfriend.so", [Row(0, f"{COMP_DIR}/lib/x.c", 1), End(8)], has_debug_info=False)
     stranger = write("libother.so", [Row(0, "/elsewhere/x.c", 1), End(8)], ())
     bare = write("libbare.so", debug={})
-    scope = ProjectScope(main)
+    scope = ProjectScope([main])
     assert [scope.includes(b.path) for b in (main, friend, stranger, bare)] == [True, True, False, False]
     assert not scope.includes("/no/such/file")
     table = RegionTable("line")
     scope.add_code(table, [main, bare])
     assert table.slices[bare.path][0] == table.slices[bare.path][1]
     assert list(scope.notes) == [bare.path] and "no line information" in scope.notes[bare.path]
-    chosen = ProjectScope(main, ["libother"])
+    chosen = ProjectScope([main], ["libother"])
     assert [chosen.includes(b.path) for b in (main, friend, stranger)] == [False, False, True]
 
 
 def test_a_damaged_binary_is_a_note(write):
     sections = debug_sections(ROWS)
     main = write(debug=sections | {".debug_line": (sections[".debug_line"], 0x800)})
-    scope = ProjectScope(main)
+    scope = ProjectScope([main])
     table = RegionTable("line")
     scope.add_code(table, [main])
     assert len(table) == 0 and "no usable line information" in scope.notes[main.path]

@@ -1,0 +1,96 @@
+"""Several profiles of one program as one: more evidence for the same regions, or the regions of several runs together.
+
+Pairs stay pairs, so runs on a fast and on a slow day combine without harm: only windows side by side are compared.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from causal.errors import UsageError
+from causal.profile import End, Profile, Region, Window
+
+# Between the runs on the common time axis.
+_GAP_NS = 1_000_000_000
+
+
+def combine(profiles: Sequence[Profile]) -> Profile:
+    """One profile of all windows, samples and totals; a single profile is returned as it is.
+
+    Raises UsageError when they are of different programs, whose regions have nothing in common.
+    """
+    if len(profiles) == 1:
+        return profiles[0]
+    first = profiles[0]
+    for other in profiles[1:]:
+        if _program(first) and _program(other) and _program(first) != _program(other):
+            raise UsageError(
+                f"{first.path} is a profile of {_program(first)}, {other.path} of {_program(other)}",
+                "give profiles of one program; two versions of it are for `causal-bpf compare BEFORE AFTER`",
+            )
+    points = {point.name: point for profile in profiles for point in profile.header.progress_points}
+    regions: dict[str, Region] = {}
+    samples: Counter[str] = Counter()
+    for profile in profiles:
+        for region in profile.regions:
+            regions.setdefault(region.name, region)
+        samples.update(profile.samples)
+    return Profile(
+        header=replace(first.header, progress_points=tuple(points.values())),
+        regions=tuple(regions.values()),
+        windows=tuple(_windows(profiles)),
+        samples=dict(samples),
+        startup_ns=first.startup_ns,
+        runtime_ns=sum(profile.runtime_ns or 0 for profile in profiles),
+        end=_end([profile.end for profile in profiles]),
+        truncated=any(profile.truncated for profile in profiles),
+        path=first.path,
+        settled={region: rule for profile in profiles for region, rule in profile.settled.items()},
+    )
+
+
+def _program(profile: Profile) -> str:
+    return os.path.basename(profile.header.command[0]) if profile.header.command else ""
+
+
+def _windows(profiles: Sequence[Profile]) -> Iterable[Window]:
+    # One run after the other, on one time axis, with pair numbers of their own.
+    pairs, now_ns = 0, 1
+    for profile in profiles:
+        timed = [window.start_ns for window in profile.windows if window.start_ns > 0]
+        shift_ns = now_ns - min(timed, default=0)
+        last_pair = 0
+        for window in profile.windows:
+            last_pair = max(last_pair, window.pair)
+            start_ns = window.start_ns + shift_ns if window.start_ns > 0 else 0
+            now_ns = max(now_ns, start_ns + window.wall_ns + _GAP_NS) if start_ns else now_ns
+            yield replace(window, pair=window.pair + pairs, start_ns=start_ns)
+        pairs += last_pair + 1
+
+
+def _end(ends: Sequence[End | None]) -> End | None:
+    # One missing end makes the totals too small to be stated.
+    known = [end for end in ends if end is not None]
+    if len(known) < len(ends):
+        return None
+    counters: dict[str, Any] = {}
+    for end in known:
+        for name, value in end.diagnosis.items():
+            if isinstance(value, int | float) and isinstance(counters.get(name, 0), int | float):
+                worst = name.endswith("_p99_ns")
+                before = counters.get(name, 0)
+                counters[name] = max(before, value) if worst else before + value
+    return End(
+        reason=known[-1].reason,
+        exit_status=known[-1].exit_status,
+        samples=sum(end.samples for end in known),
+        samples_in_scope=sum(end.samples_in_scope for end in known),
+        period_ns=known[0].period_ns,
+        run_ns=sum(end.run_ns for end in known),
+        diagnosis=counters,
+        messages=tuple(dict.fromkeys(message for end in known for message in end.messages)),
+    )

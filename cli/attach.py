@@ -1,0 +1,87 @@
+"""`causal-bpf attach PID...`: experiment on processes that run already, print the causal profile, leave them alone."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from typing import TYPE_CHECKING
+
+from cli.arguments import positive
+from cli.command import examples
+from cli.recording import (
+    announce_suggestions,
+    common_options,
+    declare_conduct,
+    declare_measurement,
+    declare_output,
+    interruptible,
+    record_and_print,
+    refuse_without_point,
+)
+
+if TYPE_CHECKING:
+    from causal.attachment import AttachOptions
+
+
+class AttachCommand:
+    """Records a profile of running processes and prints it."""
+
+    name = "attach"
+    help = (
+        "Find out which code of running processes is worth making faster, without restarting them. Several processes\n"
+        "together are one system with one clock; children that they fork or execute belong to it. They are paused for\n"
+        "moments and go on afterwards as if nothing had been."
+    )
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        whom = parser.add_argument_group("which processes")
+        whom.add_argument("pids", nargs="*", type=positive, metavar="PID", help="processes, by the host's numbers")
+        whom.add_argument(
+            "--name", metavar="NAME", action="append", default=[], help="all processes of that name; repeatable"
+        )
+        whom.add_argument(
+            "--cgroup", metavar="PATH", action="append", default=[],
+            help="all processes of a control group (a container, a service), by its path below /sys/fs/cgroup",
+        )  # fmt: skip
+        whom.add_argument(
+            "--children", action=argparse.BooleanOptionalAction, default=True,
+            help="their children too, those of now and those to come (default: yes)",
+        )  # fmt: skip
+        declare_measurement(parser)
+        declare_conduct(parser, "Ctrl-C, or when they end")
+        declare_output(parser)
+        parser.epilog = examples(
+            ("sudo causal-bpf attach 4711 -p handle_request --duration 1m", "profile a running server for a minute"),
+            ("sudo causal-bpf attach --name postgres -p EndCommand --with $(pgrep pgbench)", "with its load generator"),
+            ("sudo causal-bpf attach 12 34 -u process -p reply", "which of two programs is worth making faster?"),
+            ("sudo causal-bpf attach 4711 -p work --no-pauses", "touch nothing: shares and rates only"),
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Records and prints; the exit code is 0 however it ended, as nothing of ours was ended."""
+        from causal.attachment import attach
+
+        options = _options(args)
+        with interruptible() as interruption:
+            if not options.points:
+                from causal.suggestion import suggest_for_process
+
+                announce_suggestions()
+                found = suggest_for_process(options, interruption)
+                whom = [*map(str, options.pids), *(f"--name={name}" for name in options.names)]
+                whom += [f"--cgroup={group}" for group in options.cgroups]
+                return refuse_without_point(found, "causal-bpf attach", whom, "attach to one that goes on for longer")
+            outcome = record_and_print(
+                args.quiet, lambda observe, report: attach(options, interruption, observe, report)
+            )
+        return 0 if outcome.reason in ("duration", "exit", "interrupt") else 128 + signal.SIGINT
+
+
+def _options(args: argparse.Namespace) -> AttachOptions:
+    from causal.attachment import AttachOptions
+
+    name = next(iter([*args.name, *map(str, args.pids), *args.cgroup]), "nothing")
+    return AttachOptions(
+        **common_options(args, name), pids=args.pids, names=args.name, cgroups=args.cgroup, children=args.children
+    )
