@@ -1,4 +1,4 @@
-"""What of the target counts: the unit, the scope and the regions that the command line asks for, before anything runs."""
+"""What of the target counts: unit, scope and regions as the command line asks for them, before anything runs."""
 
 from __future__ import annotations
 

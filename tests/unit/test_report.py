@@ -208,7 +208,6 @@ def test_json_has_the_agreed_form():
     assert list(only) == [
         "region", "unit", "progress_point", "kind", "unit_of_point", "baseline_rate", "cpu_share", "off_cpu_share",
         "serial_share", "slope", "slope_ci", "knee", "p_value", "verdict", "phase_factor", "points",
-            "source", "function",
     ]  # fmt: skip
     assert only["region"] == "foo[abi:cxx11]" and only["kind"] == "throughput" and only["phase_factor"] == 1.0
     assert only["off_cpu_share"] is None and only["knee"] is None
