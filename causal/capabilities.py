@@ -30,6 +30,7 @@ UPROBE_PMU_PATH = Path("/sys/bus/event_source/devices/uprobe/type")
 LOCKDOWN_PATH = Path("/sys/kernel/security/lockdown")
 PARANOID_PATH = Path("/proc/sys/kernel/perf_event_paranoid")
 STUB_PATH = Path(__file__).resolve().parent.parent / "bpf" / "stub" / "libcausal-stub.so"
+INJECTOR_PATH = STUB_PATH.with_name("causal-inject")
 
 # The inode of the first pid namespace never changes (PROC_PID_INIT_INO in the kernel's proc_ns.h).
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
@@ -305,6 +306,15 @@ def _stub() -> str:
     return str(STUB_PATH)
 
 
+def _injector() -> str:
+    remedy = "needed by attach and for static programs; build it: scripts/setup, or install the package again"
+    if not os.access(INJECTOR_PATH, os.X_OK):
+        raise _Missing(f"no {INJECTOR_PATH}", remedy)
+    if "CAP_SYS_PTRACE" not in kernel.effective_capabilities():
+        return f"{INJECTOR_PATH}, for processes of this user only (no CAP_SYS_PTRACE)"
+    return str(INJECTOR_PATH)
+
+
 def _uprobe_multi() -> str:
     remedy = "not needed; many functions are probed faster with it (Linux 6.6, CONFIG_UPROBE_EVENTS)"
     try:
@@ -352,6 +362,7 @@ _PROBES = (
     _Probe("tracepoints", True, _tracepoints),
     _Probe("cpu-clock event", True, _cpu_clock),
     _Probe("uprobes", True, _uprobes),
+    _Probe("injector", False, _injector),
     _Probe("uprobe_multi link", False, _uprobe_multi),
     _Probe("hardware cycles", False, _hardware_cycles),
     _Probe("perf paranoia", False, _paranoid),

@@ -1,7 +1,7 @@
 """Brings the pause handler into processes that run already, by the small program `causal-inject`.
 
-It is a program of its own because it must finish what it began: a thread abandoned half-way would crash. So it has a
-session of its own, where neither Ctrl-C nor the end of the profiler reaches it.
+It is a program of its own because it must finish what it began: a thread abandoned half-way would crash. So it is
+detached: neither Ctrl-C nor the end of the profiler reaches it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from causal.capabilities import INJECTOR_PATH
 from causal.errors import CausalError
 from causal.processes import NO_PAUSES, Process, look_up, obstacle
 
-INJECTOR_PATH = Path(__file__).resolve().parent.parent / "bpf" / "stub" / "causal-inject"
 _PATIENCE_S = 20.0
 # A program just executed by one of ours may still bring the preloaded library, and Go its own handlers.
 _GRACE_S = 0.15
@@ -62,7 +61,7 @@ def inject(process: Process, table: Table, chain: bool = False) -> Injected:
     words = [process.pid, process.start, table.descriptor, table.lines, int(chain)]
     try:
         # communicate() would kill it when interrupted, so it writes into a pipe that holds all it says.
-        helper = subprocess.Popen(
+        injector = subprocess.Popen(
             [str(INJECTOR_PATH), *map(str, words)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, pass_fds=[table.descriptor], start_new_session=True, text=True, cwd="/",
         )  # fmt: skip
@@ -70,11 +69,11 @@ def inject(process: Process, table: Table, chain: bool = False) -> Injected:
         raise InjectionError(
             "missing", f"cannot start {INJECTOR_PATH}: {error.strerror}", "build it: scripts/setup"
         ) from None
-    assert helper.stdout
-    with helper.stdout:
-        line = helper.stdout.read()
+    assert injector.stdout
+    with injector.stdout:
+        line = injector.stdout.read()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        helper.wait(_PATIENCE_S)
+        injector.wait(_PATIENCE_S)
     return parse_report(process, line)
 
 

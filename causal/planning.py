@@ -101,7 +101,8 @@ class Lengths:
     def window_ns(self) -> int:
         """Effective length that gives the rarest point that is visited at all enough visits."""
         wanted = [self.options.target_visits / rate * 1e9 for rate in self.rates.values() if rate > 0]
-        length = max([float(self.options.min_window_ns), *wanted])
+        # Settling is time lost: a window about as long as it makes the most of a pair.
+        length = max([float(self.options.min_window_ns), *wanted, 0.75 * self.settle_ns(0)])
         return int(min(length, self.options.max_window_ns))
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from causal.profile import Window
 
 REASON = "other programs took CPU time"
-# CPUs more than usual that others may take in a window. A twentieth of a core shifts rates by points.
-_TOLERATED_CPUS = 0.06
+# CPUs more than usual that others may take in a window: less than that is mostly taken from idle cores.
+_TOLERATED_CPUS = 0.15
 _DEVIATIONS = 4.0
 # When more windows than this differ, there is no usual state to compare with.
 _MOST_VOID = 0.34

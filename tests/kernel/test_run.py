@@ -70,15 +70,20 @@ def test_keep_running(causal_bpf, programs, tmp_path):
     os.kill(target, signal.SIGKILL)
 
 
-def test_a_static_program(record, tmp_path):
+def test_a_static_program(start_profiler, tmp_path):
     """Nothing can be preloaded into it: the handler is injected once it runs."""
     source, program = Path(__file__).resolve().parents[1] / "workloads" / "barrier.c", tmp_path / "static"
     flags = ("-std=gnu11", "-O2", "-g", "-fno-omit-frame-pointer", "-fno-inline-functions", "-pthread", "-w", "-static")
     subprocess.run(["cc", *flags, "-o", program, source], check=True, timeout=60)
-    recording = record(program, "3000", "2000", options=["--duration", "3s", "--speedups", "100"])
-    assert recording.finished.code == 0 and recording.finished.err == ""
-    assert recording.losses["pauses"] > 10 and recording.losses["unregistered"] == 0
-    assert recording.profile.end.messages == ()
+    path = tmp_path / "profile.jsonl"
+    words = ("run", "-q", *POINT, "--speedups", "100", "--only", "work_a", "-o", path, "--", program, 3000, 2000)
+    profiler = start_profiler(*words)
+    wait_for_experiment(path)
+    profiler.send(signal.SIGINT)
+    assert profiler.wait().err == ""
+    end = read_profile(path).end
+    assert end.diagnosis["pauses"] > 10 and end.diagnosis["unregistered"] == 0
+    assert not [message for message in end.messages if "paused" in message]
 
 
 # --- ended from outside ---------------------------------------------------------------------------------------------

@@ -21,11 +21,11 @@ def void(found):
 
 def test_the_one_that_was_disturbed():
     assert void(mark_disturbed(windows(0.02, 0.03, 0.4, 0.02, 0.01))) == [2]
-    assert void(mark_disturbed(windows(0.0, 0.0, 0.0, 0.1, 0.0, key="steal_ns"))) == [3]
+    assert void(mark_disturbed(windows(0.0, 0.0, 0.0, 0.2, 0.0, key="steal_ns"))) == [3]
 
 
 def test_small_differences_are_none():
-    assert void(mark_disturbed(windows(0.02, 0.05, 0.01, 0.07, 0.02))) == []
+    assert void(mark_disturbed(windows(0.02, 0.05, 0.01, 0.14, 0.02))) == []
 
 
 def test_what_is_always_there_disturbs_nothing():

@@ -236,7 +236,7 @@ def test_rare_visits_make_long_windows(bench, tmp_path):
         return np.median([w.effective_ns for w in each.profile.windows if w.arm == "placebo"])
 
     assert length(bench) == pytest.approx(2 * S, rel=0.1)  # 40 visits
-    assert length(often) == pytest.approx(0.4 * S, rel=0.1)
+    assert length(often) == pytest.approx(0.45 * S, rel=0.1)  # three quarters of the settle time
 
 
 def test_treated_windows_are_longer_so_that_they_see_as_much(bench):
