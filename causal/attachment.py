@@ -14,6 +14,7 @@ from pathlib import Path
 from causal import capabilities
 from causal.errors import CausalError, UsageError
 from causal.experiment import Status
+from causal.interruption import Interruption
 from causal.kernel_calls import effective_capabilities
 from causal.mappings import read_maps
 from causal.processes import (
@@ -31,7 +32,6 @@ from causal.processes import (
 from causal.progress import PointSpec, Probe, resolve
 from causal.quota import throttled_periods
 from causal.recording import (
-    Interruption,
     Outcome,
     Recorder,
     RecordingOptions,

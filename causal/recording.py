@@ -26,6 +26,7 @@ from causal.engine import PAUSE_SIGNAL, Engine
 from causal.errors import CausalError, UsageError
 from causal.experiment import Experiments, Status, Surroundings
 from causal.injection import Handlers, Table
+from causal.interruption import Interruption
 from causal.planning import Planner, PlanOptions
 from causal.processes import Claims, look_up
 from causal.profile import End, Header, ProfileWriter, ProgressPoint
@@ -123,16 +124,6 @@ def _resolution(wakes: int, run_ns: int, period_ns: int) -> str | None:
             "lock, gains are understated by some points"
         )
     return None
-
-
-class Interruption:
-    """Set by the first Ctrl-C; anything that waits looks at it."""
-
-    def __init__(self) -> None:
-        self.requested = False
-
-    def __call__(self) -> bool:
-        return self.requested
 
 
 def examine(options: RunOptions) -> Subject:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from causal import known_answer
 from causal.errors import CausalError
-from causal.recording import Interruption, RunOptions, record
+from causal.interruption import Interruption
+from causal.recording import RunOptions, record
 
 PROGRESS_POINT = "sched_yield@libc"
 SPEEDUP_PERCENT = 50

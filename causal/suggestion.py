@@ -15,8 +15,9 @@ from causal.attachment import AttachOptions, examine_members, find_members
 from causal.child import Child
 from causal.engine import Engine
 from causal.errors import CausalError
+from causal.interruption import Interruption
 from causal.processes import is_alive
-from causal.recording import Interruption, RunOptions, examine
+from causal.recording import RunOptions, examine
 from causal.symbols.demangle import demangle
 from causal.symbols.elf import Binary
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from cli.arguments import positive
 from cli.command import examples
+from cli.interruption import interruptible
 from cli.recording import (
     announce_suggestions,
     common_options,
     declare_conduct,
     declare_measurement,
     declare_output,
-    interruptible,
     record_and_print,
     refuse_without_point,
 )

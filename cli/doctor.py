@@ -59,7 +59,7 @@ class DoctorCommand:
 
 
 def _self_test(quiet: bool) -> SelfTest:
-    from causal.recording import Interruption
+    from causal.interruption import Interruption
     from causal.selftest import run_self_test
 
     def say(text: str) -> None:

@@ -7,30 +7,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-
-class Interrupted:
-    """Whether an end was asked for; anything that waits looks at it."""
-
-    def __init__(self) -> None:
-        self.requested = False
-
-    def __call__(self) -> bool:
-        return self.requested
+from causal.interruption import Interruption
 
 
 @contextmanager
-def orderly_interruption() -> Iterator[Interrupted]:
+def interruptible() -> Iterator[Interruption]:
     """Until the end of the block the first signal sets what is yielded, the second raises KeyboardInterrupt."""
-    interrupted = Interrupted()
+    interruption = Interruption()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if interrupted.requested:
+        if interruption.requested:
             raise KeyboardInterrupt
-        interrupted.requested = True
+        interruption.requested = True
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield interrupted
+        yield interruption
     finally:
         for number, action in before.items():
             signal.signal(number, action)

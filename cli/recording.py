@@ -1,17 +1,14 @@
-"""What `run` and `attach` have in common: options, Ctrl-C, and what is printed at the end."""
+"""What `run` and `attach` have in common: options, and what is printed at the end."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import shlex
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from causal.errors import UsageError
@@ -19,7 +16,7 @@ from cli.arguments import duration, percents, positive, share
 
 if TYPE_CHECKING:
     from causal.experiment import Status
-    from causal.recording import Interruption, Outcome
+    from causal.recording import Outcome
     from causal.suggestion import Suggestion
 
 
@@ -123,26 +120,6 @@ def common_options(args: argparse.Namespace, name: str) -> dict[str, Any]:
 
 def _default_output(name: str) -> Path:
     return Path(f"causal-{os.path.basename(name)}-{time.strftime('%Y%m%d-%H%M%S')}.jsonl")
-
-
-@contextmanager
-def interruptible() -> Iterator[Interruption]:
-    """The first Ctrl-C (or SIGTERM) finishes and reports, the second stops at once."""
-    from causal.recording import Interruption
-
-    interruption = Interruption()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if interruption.requested:
-            raise KeyboardInterrupt
-        interruption.requested = True
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield interruption
-    finally:
-        for number, action in before.items():
-            signal.signal(number, action)
 
 
 def record_and_print(

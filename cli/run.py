@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING
 from causal.errors import UsageError
 from cli.arguments import positive
 from cli.command import examples
+from cli.interruption import interruptible
 from cli.recording import (
     announce_suggestions,
     common_options,
     declare_conduct,
     declare_measurement,
     declare_output,
-    interruptible,
     record_and_print,
     refuse_without_point,
 )
 
 if TYPE_CHECKING:
-    from causal.recording import Interruption, Outcome, RunOptions
+    from causal.interruption import Interruption
+    from causal.recording import Outcome, RunOptions
 
 
 class RunCommand:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from causal.errors import UsageError
 from cli.arguments import duration, fraction, positive
 from cli.command import examples
-from cli.interruption import orderly_interruption
+from cli.interruption import interruptible
+from cli.trace_callers import trace_callers
 
 if TYPE_CHECKING:
     from causal.tracing.requests import RequestSummary
@@ -34,7 +35,7 @@ class TraceCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Declares the options."""
-        parser.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="directory for the traces")
+        parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="directory for the traces")
         parser.add_argument("--force", action="store_true", help="start again, replacing the traces in DIR")
         parser.add_argument("-q", "--quiet", action="store_true", help="no progress and no summary")
         what = parser.add_argument_group("inputs")
@@ -81,8 +82,20 @@ class TraceCommand:
         )
         live.add_argument("--end", metavar="SPEC", help="function that ends it (default: where the first one returns)")
         live.add_argument(
-            "--input", metavar="[NAME=]argN", action="append", default=[],
-            help="input variable: an argument of the begin function, as size=arg2, or string-length:arg1; repeatable",
+            "--input", metavar="[NAME=]ARG", action="append", default=[],
+            help="input variable: an argument of the begin function by its position, as size=arg2, or by its name "
+            "(where there is debug information), as length; length@parse for one of a function called later in the "
+            "request; string-length:arg1 for the length of a string; repeatable",
+        )  # fmt: skip
+        live.add_argument(
+            "--key", metavar="ARG",
+            help="for asynchronous programs, where a request moves between threads: the argument (argN or a name) of "
+            "the begin and end functions that tells requests apart, such as a pointer to the request; needs --end",
+        )  # fmt: skip
+        live.add_argument(
+            "--part", metavar="SPEC", action="append", default=[],
+            help="with --key: a function that works on the request in this argument; until it returns, the calls and "
+            "the CPU time of its thread belong to the request, as they do in the begin function; repeatable",
         )  # fmt: skip
         live.add_argument("--duration", metavar="T", type=duration, default=10.0, help="how long (default: 10s)")
         live.add_argument(
@@ -93,6 +106,13 @@ class TraceCommand:
         live.add_argument(
             "--max-overhead", metavar="X", type=fraction, default=0.1,
             help="share of a CPU that counting may cost; the hottest functions are dropped (default: 10%%)",
+        )  # fmt: skip
+        callers = parser.add_argument_group("callers, after an explanation")
+        callers.add_argument(
+            "--callers-of", metavar="TREE",
+            help="say who calls the functions in a tree that `explain --json` wrote (- for standard input): runs the "
+            "command once more per input, or watches --pid for --duration, with stacks; -o DIR keeps all of it in "
+            "DIR/callers.json",
         )  # fmt: skip
         parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD {}", help="the program to trace")
         parser.epilog = examples(
@@ -115,10 +135,24 @@ class TraceCommand:
                 "sudo causal-bpf trace -o traces --pid 4711 --begin handle --input size=arg2 --duration 30s",
                 "one trace per request of a running server",
             ),
+            (
+                "sudo causal-bpf trace -o traces --pid 4711 --begin accept_job --part run_job --end finish_job "
+                "--key job --input size@run_job",
+                "requests that other threads take over, known by their parameter `job`",
+            ),
+            (
+                "causal-bpf explain traces --json | sudo causal-bpf trace --callers-of - --inputs 'img/*.png' -- "
+                "./convert {} /dev/null",
+                "who calls the functions that explain the difference?",
+            ),
         )
 
     def run(self, args: argparse.Namespace) -> int:
         """Traces and says what came out; 130 when it was interrupted."""
+        if args.callers_of is not None:
+            return trace_callers(args)
+        if args.output is None:
+            raise UsageError("no place for the traces", "name a directory: -o DIR")
         if args.imported:
             return _import(args)
         if args.pid is not None or args.begin is not None:
@@ -169,7 +203,7 @@ def _trace_runs(args: argparse.Namespace) -> int:
         max_slowdown=args.max_slowdown,
         force=args.force,
     )
-    with orderly_interruption() as interrupted, TraceProgress(args.quiet) as progress:
+    with interruptible() as interrupted, TraceProgress(args.quiet) as progress:
         summary = RunTracer(options, find_inputs(args.inputs), interrupted, progress.show).trace()
         progress.stop()
         if not args.quiet:
@@ -193,6 +227,8 @@ def _trace_requests(args: argparse.Namespace) -> int:
         begin=args.begin,
         end=args.end,
         values=[parse_value(each) for each in args.input],
+        key=args.key,
+        parts=args.part,
         binaries=args.binary,
         patterns=args.function,
         max_functions=args.max_functions,
@@ -202,7 +238,7 @@ def _trace_requests(args: argparse.Namespace) -> int:
         max_overhead=args.max_overhead,
         force=args.force,
     )
-    with orderly_interruption() as interrupted, TraceProgress(args.quiet) as progress:
+    with interruptible() as interrupted, TraceProgress(args.quiet) as progress:
         summary = RequestTracer(options, interrupted, progress.show).trace()
         progress.stop()
         if not args.quiet:

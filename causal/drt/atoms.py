@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from causal.drt.modes import has_valley
+from causal.drt.modes import has_valley, has_valley_between
 from causal.drt.problem import Problem
 from causal.drt.traces import Bools, Floats, Ints
 
@@ -20,6 +20,7 @@ from causal.drt.traces import Bools, Floats, Ints
 _FAR = 5.0
 _ROBUST_SD = 1.4826  # the standard deviation of a Gaussian over its median absolute deviation
 _ROBUST_ROUNDS = 12
+_TWO_ROUNDS = 12
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ def _fitting(problem: Problem, groups: Ints, rows: Ints | None = None) -> Ints:
         two |= _looks_like_two(scaled, local, problem.smallest_sigma, least // 4)
     for group in np.flatnonzero(two):
         two[group] = _has_two_modes(residual[local == group], scatter[local == group], expected[local == group])
+    two |= _has_two_lines(design[where], target[where], residual, local, problem.smallest_sigma)
     enough = np.bincount(local) >= least
     one = ~two[local] & enough[local]
     result[where[one]] = groups[where[one]]
@@ -172,6 +174,55 @@ def _has_two_modes(residual: Floats, scatter: Floats, expected: Floats) -> bool:
         if high > low and has_valley((values - low) / (high - low)):
             return True
     return False
+
+
+def _has_two_lines(design: Floats, target: Floats, residual: Floats, groups: Ints, floor: float) -> Bools:
+    """Per group, whether two lines are more likely than one, with a valley between them.
+
+    Two lines that meet leave no two heaps of residuals from a line between them: most residuals are small. So both
+    lines are fitted, as in the ladder, from two starts: traces above the common line and below, far from it and near.
+    """
+    count, width = int(groups.max()) + 1, design.shape[1]
+    size = np.bincount(groups, minlength=count).astype(np.float64)
+    magnitude = np.abs(residual)
+    typical = _robust_scale(residual, groups, 0.0) / _ROBUST_SD
+    before = _lines_of(design, target, groups, count, floor)[1]
+    found = np.zeros(count, dtype=np.bool_)
+    for side in (residual > 0, magnitude > typical[groups]):
+        for _ in range(_TWO_ROUNDS):
+            lines, sigma = _lines_of(design, target, 2 * groups + side, 2 * count, floor)
+            costs = [
+                np.log(sigma[2 * groups + k])
+                + 0.5 * ((target - np.einsum("nq,nq->n", design, lines[2 * groups + k])) / sigma[2 * groups + k]) ** 2
+                for k in (0, 1)
+            ]
+            side = costs[1] < costs[0]
+        lines, sigma = _lines_of(design, target, 2 * groups + side, 2 * count, floor)
+        sizes = np.bincount(2 * groups + side, minlength=2 * count).reshape(count, 2)
+        # As in _looks_like_two: what is saved, less the entropy of the shares and the price of line, scatter, share.
+        saved = size * np.log(before) - (sizes * np.log(sigma.reshape(count, 2))).sum(axis=1)
+        entropy = -(sizes * np.log(np.maximum(sizes, 1) / size[:, None])).sum(axis=1)
+        gain = saved - entropy - (width + 2) / 2 * np.log(size)
+        for group in np.flatnonzero((gain > 0) & (sizes.min(axis=1) > width) & ~found):
+            rows = groups == group
+            found[group] = has_valley_between(
+                design[rows], target[rows], lines[2 * group : 2 * group + 2], sigma[2 * group : 2 * group + 2]
+            )
+    return found
+
+
+def _lines_of(design: Floats, target: Floats, groups: Ints, count: int, floor: float) -> tuple[Floats, Floats]:
+    """Least-squares lines (count, Q) of groups of traces, and their scatters (count,)."""
+    width = design.shape[1]
+    gram, right = np.empty((count, width, width)), np.empty((count, width))
+    for i in range(width):
+        right[:, i] = np.bincount(groups, design[:, i] * target, count)
+        for j in range(width):
+            gram[:, i, j] = np.bincount(groups, design[:, i] * design[:, j], count)
+    lines = solve_lines(gram, right)
+    squares = np.bincount(groups, (target - np.einsum("nq,nq->n", design, lines[groups])) ** 2, count)
+    sigma = np.sqrt(squares / np.maximum(np.bincount(groups, minlength=count), 1))
+    return lines, np.maximum(sigma, floor)
 
 
 def _looks_like_two(residual: Floats, groups: Ints, floor: float, least: int) -> Bools:

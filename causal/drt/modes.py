@@ -23,14 +23,17 @@ def all_distinct(problem: Problem, lines: Floats, sigma: Floats, labels: Ints) -
     for a in range(len(lines)):
         for b in range(a):
             rows = np.concatenate([members[a], members[b]])
-            design = problem.design[rows]
-            gap = design @ (lines[b] - lines[a])
-            # Where the lines meet nobody can tell.
-            apart = np.abs(gap) > sigma[a] + sigma[b]
-            place = (problem.target[rows] - design @ lines[a])[apart] / gap[apart]
-            if not has_valley(place):
+            if not has_valley_between(problem.design[rows], problem.target[rows], lines[[a, b]], sigma[[a, b]]):
                 return False
     return True
+
+
+def has_valley_between(design: Floats, target: Floats, lines: Floats, sigma: Floats) -> bool:
+    """Whether there is a valley between two lines (2, Q) with scatters (2,), over the traces of both."""
+    gap = design @ (lines[1] - lines[0])
+    # Where the lines meet nobody can tell.
+    apart = np.abs(gap) > sigma.sum()
+    return has_valley((target - design @ lines[0])[apart] / gap[apart])
 
 
 def has_valley(place: Floats) -> bool:

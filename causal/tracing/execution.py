@@ -30,11 +30,12 @@ class Ended:
 
 @dataclass(frozen=True)
 class Executor:
-    """Executes `program`; without a `timeout_s` nothing is ever killed."""
+    """Executes `program`; without a `timeout_s` nothing is ever killed. `tick_s`: how often `watch` is called."""
 
     program: str
     owner: Owner | None
     timeout_s: float | None
+    tick_s: float = 0.05
 
     def execute(
         self,
@@ -45,8 +46,8 @@ class Executor:
     ) -> Ended:
         """Run a command to its end. Output is thrown away, input comes from the file `stdin` or is empty.
 
-        `started` gets the pid before the first instruction; `watch` is called some times a second with the seconds so
-        far, unless it is None. Raises CausalError when the command cannot be executed.
+        `started` gets the pid before the first instruction; `watch` is called every `tick_s` with the seconds so far,
+        unless it is None. Raises CausalError when the command cannot be executed.
         """
         with contextlib.ExitStack() as stack:
             source = stack.enter_context(open(stdin or os.devnull, "rb"))
@@ -90,7 +91,7 @@ class Executor:
             while True:
                 elapsed = time.monotonic() - begin
                 left = None if self.timeout_s is None else max(self.timeout_s - elapsed, 0.0)
-                tick = None if watch is None else 0.05
+                tick = None if watch is None else self.tick_s
                 waits = [each for each in (left, tick) if each is not None]
                 if poll.poll(min(waits) * 1000):
                     return False

@@ -91,11 +91,16 @@ def _functions(binary: Binary, several: bool) -> list[Function]:
             region = table.lookup(binary.path, offset)
             if not region:
                 continue
-            label = table.region(region).name + (f"@{binary.name}" if several and "@" not in name else "")
+            called = label(binary, several, table.region(region).name)
             file.seek(offset)
             cheap = first_instruction_is_cheap(file.read(_LONGEST_INSTRUCTION), binary.machine)
-            found.setdefault(label, Function(label, binary.path, offset, cheap))
+            found.setdefault(called, Function(called, binary.path, offset, cheap))
     return list(found.values())
+
+
+def label(binary: Binary, several: bool, name: str) -> str:
+    """What a function is called in traces; `several`: it may come from another file."""
+    return name + (f"@{binary.name}" if several and "@" not in name else "")
 
 
 def _matching(functions: list[Function], patterns: Sequence[str], where: str, notes: list[str]) -> list[Function]:

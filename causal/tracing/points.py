@@ -1,6 +1,7 @@
 """Where requests begin and end, and what is read at their begin: `--begin`, `--end` and `--input`.
 
-parse_value("size=arg2@handler")            # the second argument, as an unsigned number
+parse_value("size=arg2")                    # the second argument, as an unsigned number
+parse_value("length@parse_header")          # the parameter of that name of a function that is called in the request
 parse_value("string-length:arg1")           # length of the string that the first argument points to
 """
 
@@ -16,47 +17,77 @@ from causal.symbols.elf import Binary
 
 MAX_VALUES = 8
 _VALUE = re.compile(
-    r"(?:(?P<name>[A-Za-z_][\w-]*)=)?(?P<string>string-length:)?arg(?P<position>\d+)(?:@(?P<where>.+))?$"
+    r"(?:(?P<name>[A-Za-z_][\w-]*)=)?(?P<string>string-length:)?(?P<what>[A-Za-z_]\w*)(?:@(?P<where>.+))?$"
 )
+_POSITION = re.compile(r"arg(\d+)$")
 _REGISTERS = 6  # arguments that are passed in registers (System V x86-64 ABI)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Places in files where one probe goes."""
+    """Places in files where one probe goes; `names` are those of the functions there."""
 
     path: str
     offsets: tuple[int, ...]
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Value:
-    """One input variable: argument `position` (from 1) of the begin function; `string` means its length as a string."""
+    """One input variable: an argument (`argN`, from 1, or the name of a parameter) of the function `where`.
+
+    `where` None: of the function at which requests begin. `string` means its length as a string.
+    """
 
     name: str
-    position: int
+    argument: str
     string: bool
     where: str | None
 
 
+@dataclass(frozen=True)
+class Register:
+    """An argument in an integer register: `position` from 1; `unused_bits` at the top are not the argument's."""
+
+    position: int
+    unused_bits: int = 0
+    signed: bool = False
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a value is read: `places` where that is done, or () where requests begin."""
+
+    value: Value
+    register: Register
+    places: tuple[Place, ...]
+
+
 def parse_value(text: str) -> Value:
-    """Read `[NAME=][string-length:]argN[@FUNCTION]`; raises UsageError when it makes no sense."""
+    """Read `[NAME=][string-length:]ARGUMENT[@FUNCTION]`; raises UsageError when it makes no sense."""
     match = _VALUE.match(text.strip())
     if match is None:
         raise UsageError(
             f"--input {text}: this names no argument",
             "write arg2, string-length:arg1, or a name in front: size=arg2; the first argument is arg1",
         )
-    position = int(match["position"])
-    if not 1 <= position <= _REGISTERS:
-        raise UsageError(f"--input {text}: only arg1 to arg{_REGISTERS} are in registers", "choose one of these")
+    check_argument(f"--input {text}", match["what"])
     string = match["string"] is not None
-    name = match["name"] or (f"length_arg{position}" if string else f"arg{position}")
-    return Value(name, position, string, match["where"])
+    name = match["name"] or (f"length_{match['what']}" if string else match["what"])
+    return Value(name, match["what"], string, match["where"])
 
 
-def check_values(values: Sequence[Value], begin: str) -> None:
-    """Raises UsageError for too many, for two of one name, and for arguments of another function than `begin`."""
+def check_argument(option: str, argument: str) -> None:
+    """Raises UsageError for a position that is in no register."""
+    position = _POSITION.match(argument)
+    if position and not 1 <= int(position[1]) <= _REGISTERS:
+        raise UsageError(f"{option}: only arg1 to arg{_REGISTERS} are in registers", "choose one of these")
+    if not re.fullmatch(r"[A-Za-z_]\w*", argument):
+        raise UsageError(f"{option}: this names no argument", "write arg1, or the name of a parameter")
+
+
+def check_values(values: Sequence[Value]) -> None:
+    """Raises UsageError for no values, too many, and for two of one name."""
     if not values:
         raise UsageError(
             "a trace needs an input variable", "give one that tells how large a request is: --input size=arg2"
@@ -65,12 +96,33 @@ def check_values(values: Sequence[Value], begin: str) -> None:
         raise UsageError(f"{len(values)} input variables are more than {MAX_VALUES}", "give the ones that matter")
     if len({each.name for each in values}) < len(values):
         raise UsageError("two input variables have the same name", "name them apart: --input NAME=arg2")
-    for each in values:
-        if each.where is not None and each.where != begin:
-            raise UsageError(
-                f"--input {each.name}: arguments are read where the request begins, at {begin}",
-                f"leave out @{each.where}, or begin there",
-            )
+
+
+def find_register(argument: str, place: Place, index: int = 0) -> Register:
+    """Where an argument is at one function of a place; names need debug information. Raises CausalError."""
+    position = _POSITION.match(argument)
+    if position:
+        return Register(int(position[1]))
+    from causal.symbols.parameters import find_parameter
+
+    found = find_parameter(Binary.load(place.path), place.offsets[index], place.names[index], argument)
+    assert found.position is not None
+    return Register(found.position, 64 - 8 * found.size, found.signed)
+
+
+def find_reading(
+    value: Value, begin: Sequence[Place], begins_at: str, main: Binary, libraries: Sequence[str]
+) -> Reading:
+    """How to read a value; raises CausalError where there is no such function or parameter."""
+    elsewhere = value.where is not None and value.where != begins_at
+    places = find_place("input", value.where, main, libraries) if elsewhere and value.where else begin
+    return Reading(value, find_register(value.argument, places[0]), tuple(places) if elsewhere else ())
+
+
+def key_cookies(argument: str, place: Place) -> list[int]:
+    """What the BPF program is told of each function of a place: the position of the key, and its unused bits."""
+    registers = [find_register(argument, place, index) for index in range(len(place.offsets))]
+    return [each.position | each.unused_bits << 8 for each in registers]
 
 
 def find_place(option: str, spec: str, main: Binary, libraries: Sequence[str]) -> list[Place]:
@@ -80,7 +132,9 @@ def find_place(option: str, spec: str, main: Binary, libraries: Sequence[str]) -
     except CausalError as error:
         message = error.message.replace("progress point", option, 1)
         raise CausalError(message, error.hint, error.exit_code) from None
-    by_path: dict[str, list[int]] = {}
-    for probe in probes:
-        by_path.setdefault(probe.path, []).append(probe.file_offset)
-    return [Place(path, tuple(offsets)) for path, offsets in by_path.items()]
+    paths = dict.fromkeys(probe.path for probe in probes)
+    by_path = {path: [probe for probe in probes if probe.path == path] for path in paths}
+    return [
+        Place(path, tuple(each.file_offset for each in these), tuple(each.symbol for each in these))
+        for path, these in by_path.items()
+    ]

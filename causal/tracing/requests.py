@@ -23,8 +23,8 @@ from causal.progress import parse_spec
 from causal.symbols.elf import Binary
 from causal.tracing.functions import DEFAULT_MAX_FUNCTIONS, Function, select_functions
 from causal.tracing.journal import TRACES, write_traces
-from causal.tracing.points import Value, check_values, find_place
-from causal.tracing.probes import RequestProbes
+from causal.tracing.points import Value, check_argument, check_values, find_place, find_reading, key_cookies
+from causal.tracing.request_probes import RequestProbes
 from causal.tracing.runs import CHEAP_CALL_S, STEPPED_CALL_S, Status
 
 _POLL_MS = 100
@@ -34,7 +34,8 @@ _POLL_MS = 100
 class RequestOptions:
     """What `trace --pid` was asked to do; times in seconds, `max_overhead` a share of one CPU.
 
-    `end` None: where the function at which a request begins returns.
+    `end` None: where the function at which a request begins returns. `key` is an argument, or the name of a parameter,
+    that tells requests apart whose begin and end are on different threads; `parts` are functions that work on them.
     """
 
     pid: int
@@ -42,6 +43,8 @@ class RequestOptions:
     begin: str
     end: str | None
     values: Sequence[Value]
+    key: str | None = None
+    parts: Sequence[str] = ()
     binaries: Sequence[str] = ()
     patterns: Sequence[str] = ()
     max_functions: int = DEFAULT_MAX_FUNCTIONS
@@ -83,7 +86,8 @@ class RequestTracer:
     def __init__(
         self, options: RequestOptions, interrupted: Callable[[], bool], show: Callable[[Status], None]
     ) -> None:
-        check_values(options.values, parse_spec(options.begin).text)
+        check_values(options.values)
+        _check_key(options)
         self._options = options
         self._interrupted = interrupted
         self._show = show
@@ -93,13 +97,17 @@ class RequestTracer:
             raise UsageError(
                 f"{options.output} is a file", "traces are kept in a directory; choose another name with -o"
             )
-        main = _main_of(options.pid)
-        capabilities.require()
-        capabilities.ensure_tracefs()
+        main = program_of(options.pid)
         libraries = list(dict.fromkeys(m.path for m in read_maps(options.pid) if m.kind == "file" and not m.deleted))
         libraries = [path for path in libraries if os.path.realpath(path) != os.path.realpath(main.path)]
         self._begin = find_place("begin", options.begin, main, libraries)
         self._end = find_place("end", options.end or options.begin, main, libraries)
+        self._parts = [place for each in options.parts for place in find_place("part", each, main, libraries)]
+        if options.key is not None:
+            for place in (*self._begin, *self._end, *self._parts):
+                key_cookies(options.key, place)  # raises now what it would raise later
+        text = parse_spec(options.begin).text
+        self._readings = [find_reading(each, self._begin, text, main, libraries) for each in options.values]
         selection = select_functions(main, options.binaries, options.patterns, options.max_functions)
         self._functions = selection.functions
         self._notes = list(selection.notes)
@@ -109,12 +117,12 @@ class RequestTracer:
     def trace(self) -> RequestSummary:
         """Dry run, then requests; what was seen until an interruption counts."""
         options = self._options
-        with RequestProbes(options.pid, self._functions, options.values, self._receive) as probes:
+        with RequestProbes(options.pid, self._functions, self._readings, options.key, self._receive) as probes:
             refused = probes.attach_calls()
             dropped = self._dry_run(probes)
             numbers = {each.name: number for number, each in enumerate(self._functions)}
             refused += probes.attach_calls({numbers[name] for name in dropped} | set(refused))
-            probes.attach_points(self._begin, self._end, options.end is None)
+            probes.attach_points(self._begin, self._end, options.end is None, self._parts)
             reason = self._follow(probes)
             probes.stop()
             in_flight = probes.in_flight()
@@ -187,15 +195,21 @@ class RequestTracer:
             self._collected.unreadable += 1
             return
         duration_ns = int(record["end_ns"]) - int(record["begin_ns"])
-        waited_ns = min(int(record["waited_ns"]), duration_ns)
+        worked_ns = duration_ns - min(int(record["waited_ns"]), duration_ns)
+        if self._options.key is not None:
+            worked_ns = int(record["worked_ns"])  # by several threads at once, it may be more than the duration
+        values = record["values"]
         self._collected.traces.append(
             {
                 "id": f"request {int(record['number'])}",
-                "inputs": {v.name: float(record["values"][i]) for i, v in enumerate(self._options.values)},
+                "inputs": {
+                    each.value.name: float(values.astype(np.int64)[i] if each.register.signed else values[i])
+                    for i, each in enumerate(self._readings)
+                },
                 "outputs": {
                     "time_ms": duration_ns / 1e6,
-                    "cpu_time_ms": (duration_ns - waited_ns) / 1e6,
-                    "wait_time_ms": waited_ns / 1e6,
+                    "cpu_time_ms": worked_ns / 1e6,
+                    "wait_time_ms": max(duration_ns - worked_ns, 0) / 1e6,
                 },
                 "calls": {self._functions[i].name: int(calls[i]) for i in np.flatnonzero(calls)},
             }
@@ -221,7 +235,20 @@ class RequestTracer:
         )  # fmt: skip
 
 
-def _main_of(pid: int) -> Binary:
+def _check_key(options: RequestOptions) -> None:
+    if options.key is None:
+        if options.parts:
+            raise UsageError("--part is for requests that have a key", "give --key argN, too")
+        return
+    check_argument(f"--key {options.key}", options.key)
+    if options.end is None:
+        raise UsageError(
+            "requests with a key need an end", "the begin function may return long before: give --end FUNCTION"
+        )
+
+
+def program_of(pid: int) -> Binary:
+    """What a process runs; raises CausalError for one that is not there, or cannot be traced."""
     try:
         path = os.readlink(f"/proc/{pid}/exe")
     except FileNotFoundError:
@@ -234,7 +261,10 @@ def _main_of(pid: int) -> Binary:
         raise CausalError(
             f"the program of process {pid} was removed or replaced since it started", "restart it, then trace it"
         )
-    return Binary.load(path)
+    main = Binary.load(path)
+    capabilities.require()
+    capabilities.ensure_tracefs()
+    return main
 
 
 def call_costs(functions: Sequence[Function]) -> NDArray[np.float64]:

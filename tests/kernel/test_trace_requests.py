@@ -15,8 +15,8 @@ def server(programs):
     """`server(mode)` starts the program that handles requests."""
     started = []
 
-    def start(mode=""):
-        process = subprocess.Popen([programs / "requests", mode], process_group=0)
+    def start(mode="", program="requests"):
+        process = subprocess.Popen([programs / program, mode], process_group=0)
         started.append(process)
         return process
 
@@ -29,24 +29,10 @@ def server(programs):
 def trace(causal_bpf, tmp_path):
     """`trace(pid, *options)`: how it ended, and its traces."""
 
-    def run(pid, *options):
+    def run(pid, *options, point=("--begin", "handle", "--input", "size=arg1")):
         out = tmp_path / "traces"
-        words = (
-            "trace",
-            "-o",
-            out,
-            "--force",
-            "--pid",
-            pid,
-            "--begin",
-            "handle",
-            "--input",
-            "size=arg1",
-            "--dry-run",
-            "100ms",
-            *options,
-        )
-        done = causal_bpf(*words)
+        words = ("trace", "-o", out, "--force", "--pid", pid, "--dry-run", "100ms", *point)
+        done = causal_bpf(*words, *options)
         assert done.code == 0, done
         return done, [json.loads(line) for line in (out / "traces.jsonl").read_text().splitlines()]
 
@@ -69,6 +55,29 @@ def test_each_request_has_its_calls_and_arguments(server, trace):
         times = request["outputs"]
         assert times["time_ms"] > 0
         assert times["cpu_time_ms"] + times["wait_time_ms"] == pytest.approx(times["time_ms"], rel=1e-6)
+
+
+def test_arguments_by_name_also_of_functions_called_later(server, trace):
+    point = ("--begin", "handle", "--input", "n=size", "--input", "string-length:name", "--input", "offset@heavy")
+    done, requests = trace(server().pid, "--requests", 40, "--max-overhead", "90%", point=point)
+    assert "with arguments that could not be read" in done.out  # of requests that do not call heavy()
+    assert len(requests) == 40
+    for request in requests:
+        size = request["inputs"]["n"]
+        assert size % 2 and request["inputs"] == {"n": size, "length_name": size, "offset": -size}
+
+
+def test_requests_that_other_threads_take_over(server, trace):
+    point = ("--begin", "accept_job", "--end", "finish_job", "--key", "job", "--input", "size@run_job")
+    parts = ("--part", "run_job", "--part", "polish_job")
+    _, requests = trace(server(program="jobs").pid, *parts, "--requests", 150, "--max-overhead", "90%", point=point)
+    assert len(requests) == 150
+    assert {request["inputs"]["size"] for request in requests} == set(range(-5, 41))
+    for request in requests:
+        size = max(request["inputs"]["size"], 0)
+        work = {"step": size, "twist": size} if size else {}
+        assert request["calls"] == {**work, "accept_job": 1, "run_job": 1, "polish_job": 1}
+        assert 0 < request["outputs"]["cpu_time_ms"] <= request["outputs"]["time_ms"]
 
 
 def test_nested_begins_belong_to_the_request_around_them(server, trace):
@@ -106,7 +115,11 @@ def test_requests_that_cannot_be_traced(causal_bpf, server, tmp_path):
     words = ("trace", "-o", tmp_path / "out", "--pid", process.pid)
     causal_bpf(*words, "--begin", "handel", "--input", "arg1").assert_error(1, "begin handel: no function", "handle")
     causal_bpf(*words, "--begin", "handle").assert_error(2, "needs an input variable", "size=arg2")
-    causal_bpf(*words, "--begin", "handle", "--input", "argv").assert_error(2, "names no argument", "arg1")
+    named = causal_bpf(*words, "--begin", "handle", "--input", "argv")
+    named.assert_error(1, "handle has no parameter argv", "its parameters: size, name")
+    causal_bpf(*words, "--begin", "handle", "--input", "arg7").assert_error(2, "only arg1 to arg6", "choose")
+    keyed = causal_bpf(*words, "--begin", "handle", "--input", "arg1", "--key", "arg1")
+    keyed.assert_error(2, "with a key need an end", "--end FUNCTION")
     causal_bpf(*words, "--input", "arg1").assert_error(2, "need --begin FUNCTION", "--help")
     causal_bpf(
         *words, "--begin", "handle", "--end", "main", "--input", "arg1", "--duration", "200ms", "--dry-run", "50ms"

@@ -3,7 +3,7 @@
 import pytest
 
 from causal import selftest
-from causal.recording import Interruption
+from causal.interruption import Interruption
 from tests.kernel.profiler import AHEAD_OF_OTHERS
 
 THOROUGH = ("--duration", "4s", "--speedups", "100")

@@ -13,7 +13,7 @@ from causal.errors import UsageError
 from causal.recording import Outcome
 from causal.survey import Share, Survey
 from cli import main, run
-from cli.recording import interruptible
+from cli.interruption import interruptible
 from cli.regions import print_survey
 
 

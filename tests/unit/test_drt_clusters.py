@@ -47,6 +47,18 @@ def test_snapbuddy():
     assert found.clustering.lines[:, 1] == pytest.approx([0.00131, 0.00747, 0.01404, 0.02049, 0.02644], rel=0.1)
 
 
+def test_a_group_in_which_a_class_that_grows_leaves_one_that_does_not():
+    """Words, blanks, and blanks before a letter for a pattern that backtracks: only the last grows, as a square."""
+    rng = np.random.default_rng(1)
+    size = np.tile(np.arange(400.0, 8400.0, 400.0), 3)
+    kind = np.repeat(np.arange(3), 20)
+    cost = (15.6 + np.where(kind == 2, 2.36e-6 * size**2, 0)) * (1 + 0.02 * np.abs(rng.standard_normal(60)))
+    blanks = (kind > 0).astype(int)  # called for both, so that they are one group
+    found = cluster(make_traces(size, cost, ["blanks"], blanks[:, None]), blanks, blanks)
+    assert (found.k, found.shape.name) == (2, "square")
+    assert (found.labels == (kind == 2)).all()
+
+
 @pytest.mark.parametrize("grouped", [True, False])
 def test_long_tails_are_no_classes(grouped):
     rng = np.random.default_rng(11)

@@ -5,8 +5,9 @@ import os
 import pytest
 
 from causal.errors import CausalError, UsageError
+from causal.interruption import Interruption
 from causal.progress import PointSpec
-from causal.recording import Interruption, RunOptions, can_preload, examine, machine, quantile_of_powers
+from causal.recording import RunOptions, can_preload, examine, machine, quantile_of_powers
 from causal.symbols.elf import Binary
 from tests.unit.elf_fixture import ElfFile, Symbol
 
