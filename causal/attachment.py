@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from causal import capabilities
@@ -35,12 +36,10 @@ from causal.recording import (
     Recorder,
     RecordingOptions,
     Subject,
-    check_unit,
     parse_points,
     prepared,
-    scope_of,
 )
-from causal.regions import RegionTable
+from causal.selection import check_unit, find_regions
 from causal.symbols.elf import Binary
 from causal.target import seen_from_here
 
@@ -108,16 +107,9 @@ def examine_members(options: AttachOptions, members: Members) -> Subject:
                     raise
     binaries = [binary for binary, _ in mains.values()]
     libraries = {binary.path: _libraries(process) for binary, process in mains.values()}
-    scope = scope_of(options, binaries)
-    table = RegionTable(options.unit, options.engine.max_ranges)
-    if options.unit == "function":
-        paths = dict.fromkeys(path for its in libraries.values() for path in its if scope.includes(path))
-        table.add_functions([*(b for b in binaries if scope.includes(b.path)), *map(Binary.load, paths)])
+    scope, table, only = find_regions(options, binaries, chain.from_iterable(libraries.values()))
     specs = parse_points(options.points)
     probes = {spec.name: _resolve(spec, binaries, libraries) for spec in specs}
-    only = None
-    if options.only and options.unit == "function":
-        only = frozenset(region.id for region in table.select(options.only))
     return Subject(binaries[0].path, binaries[0], None, scope, table, only, probes, specs)
 
 

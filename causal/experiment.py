@@ -278,7 +278,11 @@ class Experiments:
     def _record(self, arm: Arm, pair: Pair, reading: WindowReading, settle_ns: int, void: str | None) -> None:
         region = self.table.region(pair.region) if pair.region else None
         if region:
-            self.writer.region(RegionRecord(region.name, region.unit, region.binary or None))
+            self.writer.region(
+                RegionRecord(
+                    region.name, region.unit, region.binary or None, region.source or None, region.function or None
+                )
+            )
         self.windows += 1
         window = window_record(arm, pair, region, reading, settle_ns, void, self.points)
         self.writer.window(window)

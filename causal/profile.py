@@ -57,11 +57,16 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A piece of the program that can be sped up; `binary` is None where it has none (a thread)."""
+    """A piece of the program that can be sped up; `binary` is None where it has none (a thread).
+
+    Lines and files have a `source`, the path of the file, and lines the `function` they are in.
+    """
 
     name: str
     unit: str
     binary: str | None = None
+    source: str | None = None
+    function: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +199,9 @@ class ProfileWriter:
         if region.name in self._known_regions:
             return
         self._known_regions.add(region.name)
-        self._write({"type": "region", "name": region.name, "unit": region.unit, "binary": region.binary})
+        optional = {"source": region.source, "function": region.function}
+        known = {key: value for key, value in optional.items() if value}
+        self._write({"type": "region", "name": region.name, "unit": region.unit, "binary": region.binary} | known)
 
     def window(self, window: Window) -> None:
         """Records a window, followed by COZ's own lines where COZ has an equivalent of it."""
@@ -365,7 +372,8 @@ class ProfileReader:
         if kind in ("experiment", "window"):
             self._windows.append(_window(record))
         elif kind == "region":
-            region = Region(str(record["name"]), str(record["unit"]), record.get("binary"))
+            optional = (record.get(key) for key in ("binary", "source", "function"))
+            region = Region(str(record["name"]), str(record["unit"]), *optional)
             self._regions.setdefault(region.name, region)
         elif kind == "samples":
             location = str(record["location"])

@@ -31,16 +31,17 @@ from causal.planning import Planner, PlanOptions
 from causal.processes import Claims, look_up
 from causal.profile import End, Header, ProfileWriter, ProgressPoint
 from causal.progress import PointSpec, Probe, parse_spec, resolve
+from causal.project import ProjectScope
 from causal.quota import stolen_ns, throttled_periods
 from causal.regions import RegionTable, Scope
 from causal.repetition import END_TO_END, Repetitions
+from causal.selection import check_unit, find_regions
 from causal.symbols.elf import Binary
 from causal.symbols.executables import find_command, resolve_executable
 from causal.symbols.libraries import libraries_of
-from causal.target import Target, main_region_table
+from causal.target import Target
 from causal.windows import EngineOptions
 
-UNITS = ("function", "module", "thread", "process")
 _TERMINATE_PATIENCE_S = 5.0
 # Wakeups in a period beyond which contended locks are predicted several points too low.
 _CONTENDED_LOCKS_RESOLVED = 0.25
@@ -52,8 +53,9 @@ class RecordingOptions:
 
     output: Path
     points: Sequence[str] = ()
-    unit: str = "function"
+    unit: str | None = None
     binaries: Sequence[str] = ()
+    sources: Sequence[str] = ()
     only: Sequence[str] = ()
     speedups: Sequence[int] | None = None
     duration_s: float | None = None
@@ -99,6 +101,10 @@ class Subject:
     specs: tuple[PointSpec, ...]
 
     @property
+    def unit(self) -> str:
+        return self.table.unit
+
+    @property
     def point_names(self) -> list[str]:
         return [spec.name for spec in self.specs]
 
@@ -131,24 +137,12 @@ def examine(options: RunOptions) -> Subject:
             f"{main.path} is set-user-id or has file capabilities, so the loader ignores LD_PRELOAD",
             "profile a copy without these bits, or run causal-bpf from a root shell instead of sudo",
         )
-    table = main_region_table(options.unit, main.path, options.engine.max_ranges)
-    scope = scope_of(options, [main])
     libraries = libraries_of(main)
-    if options.unit == "function":
-        paths = map(os.path.realpath, libraries)  # as the kernel names them in a process's mappings
-        table.add_functions(Binary.load(path) for path in paths if scope.includes(path))
+    # as the kernel names them in a process's mappings
+    scope, table, only = find_regions(options, [main], map(os.path.realpath, libraries))
     specs = parse_points(options.points)
     probes = {spec.name: resolve(spec, main, libraries) for spec in specs}
-    only = None
-    if options.only and options.unit == "function":
-        only = frozenset(region.id for region in table.select(options.only))
     return Subject(program, main, owner, scope, table, only, probes, specs)
-
-
-def check_unit(unit: str) -> None:
-    """Raises UsageError for a unit that does not exist (yet)."""
-    if unit not in UNITS:
-        raise UsageError(f"unit {unit} is not available yet", f"choose one of {', '.join(UNITS)}")
 
 
 def parse_points(texts: Sequence[str]) -> tuple[PointSpec, ...]:
@@ -157,12 +151,6 @@ def parse_points(texts: Sequence[str]) -> tuple[PointSpec, ...]:
     if len({spec.name for spec in specs}) != len(specs):
         raise UsageError("two progress points have the same name", "name them apart: -p NAME=SPEC")
     return specs
-
-
-def scope_of(options: RecordingOptions, mains: Sequence[Binary]) -> Scope:
-    """Which binaries count. One module alone would be no choice: without patterns the unit `module` counts them all."""
-    default = ("*",) if options.unit == "module" else [main.path for main in mains]
-    return Scope(mains[0].path, options.binaries or default)
 
 
 def can_preload(main: Binary) -> bool:
@@ -292,7 +280,7 @@ class Recorder:
                 started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 machine=machine(),
                 options={
-                    "unit": self.options.unit,
+                    "unit": self.subject.unit,
                     "period_ns": self.engine.options.period_ns,
                     "seed": self.options.seed,
                     "duration_s": self.options.duration_s,
@@ -352,7 +340,14 @@ class Recorder:
 
     def _messages(self, counters: dict[str, int]) -> tuple[str, ...]:
         messages = [*self._what_is_missing(), *(f"{path}: {why}" for path, why in self.target.unreadable.items())]
-        if self.subject.main.is_stripped and self.options.unit == "function":
+        if isinstance(self.subject.scope, ProjectScope):
+            messages += [f"{path}: {why}" for path, why in self.subject.scope.notes.items()]
+        elif self.options.unit is None and not self.subject.main.is_stripped:
+            messages.append(
+                f"{self.subject.main.path} has no line information, so functions are the regions: build it with -g, or "
+                "install its debug package, to see lines"
+            )
+        if self.subject.main.is_stripped and self.subject.unit == "function":
             messages.append(
                 f"{self.subject.main.path} is stripped: only functions it exports can be regions; "
                 "--unit module and --unit thread still work"
@@ -366,7 +361,7 @@ class Recorder:
         if self.options.only and self.subject.only is None:
             seen = [region.name for region in self.subject.table]
             if not any(self.subject.table.matches(region, self.options.only) for region in self.subject.table):
-                messages.append(f"--only matched no {self.options.unit}; there were {', '.join(seen) or 'none'}")
+                messages.append(f"--only matched no {self.subject.unit}; there were {', '.join(seen) or 'none'}")
         run_ns = time.monotonic_ns() - self.began_ns - self.startup_ns
         if resolution := _resolution(counters["wakes_target"], run_ns, self.engine.options.period_ns):
             messages.append(resolution)

@@ -16,7 +16,7 @@ import heapq
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -24,14 +24,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from causal.errors import CausalError, UsageError
+from causal.sources import short_names, source_matches
 from causal.symbols.demangle import bare_name, base_name, demangle
 from causal.symbols.elf import Binary
 from causal.symbols.functions import FunctionTable
 from causal.symbols.libraries import library_matches
+from causal.symbols.lines import SourceLines
 from causal.symbols.nearest import near_names
 
 RANGE_DTYPE = np.dtype([("start", "<u8"), ("end", "<u8"), ("region", "<u4"), ("pad", "<u4")])
 NO_REGION = 0
+# Units that are found by where the code is.
+CODE_UNITS = ("line", "file", "function")
 DEFAULT_MAX_RANGES = 1 << 20
 _WHOLE_FILE = (0, 2**64 - 1)
 _SPLIT_OFF = re.compile(r"\.cold(\.\d+)?$")
@@ -39,12 +43,18 @@ _SPLIT_OFF = re.compile(r"\.cold(\.\d+)?$")
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Something that can be sped up. `id` is its number in the kernel, `binary` the file it is in ("" for threads)."""
+    """Something that can be sped up. `id` is its number in the kernel, `binary` the file it is in ("" for threads).
+
+    Lines and files have a `source`, the path of the file, and lines their number and the `function` they are in.
+    """
 
     id: int
     name: str
     unit: str
     binary: str
+    source: str = ""
+    line: int = 0
+    function: str = ""
 
 
 class Scope:
@@ -68,9 +78,14 @@ class Scope:
             return any(library_matches(pattern, path) for pattern in self._wanted)
         return bool(self._excluded) or path == self._main or os.path.realpath(path) == self._main
 
+    def add_code(self, table: RegionTable, binaries: Iterable[Binary]) -> None:
+        """Make the code of these binaries, which are in scope, regions."""
+        table.add_functions(binaries)
+
 
 class RegionTable:
-    """The regions of one run, all of one unit: "function", "module" or "thread". Ids are dense and never change.
+    """The regions of one run, all of one unit: "line", "file", "function", "module" or "thread". Ids are dense and
+    never change.
 
     `max_ranges` is the size of the kernel's table; going beyond raises CausalError.
     """
@@ -80,6 +95,8 @@ class RegionTable:
         self._max_ranges = max_ranges
         self._regions: list[Region] = []
         self._by_name: dict[str, Region] = {}
+        self._by_line: dict[tuple[str, int], Region] = {}
+        self._source_names: dict[str, str] = {}  # short name -> path
         self._plain: list[str] = []  # names before they were told apart
         self._parts: list[NDArray[np.void]] = []
         self._slices: dict[str, tuple[int, int]] = {}
@@ -134,6 +151,43 @@ class RegionTable:
             region_ids = np.fromiter((ids[row] for row in owner), np.uint32, len(owner))
             self._add_ranges(path, *_flatten(functions.start, functions.end, region_ids))
 
+    def add_lines(self, binary: Binary, lines: SourceLines | None, includes: Callable[[str], bool]) -> None:
+        """Make the source lines (unit `line`) or source files (unit `file`) of a binary regions.
+
+        `includes` says which source files count; code of others belongs to the line that an inlined call of it is
+        at. A binary without lines (None) gets an empty slice. A file's line is one region, whatever binaries it is in.
+        """
+        if binary.path in self._slices:
+            return
+        if lines is None:
+            self._add_ranges(binary.path, np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.uint32))
+            return
+        places = lines.attribute(np.array([includes(path) for path in lines.files], np.bool_))
+        numbers = places["line"] if self.unit == "line" else np.zeros(len(places), np.uint32)
+        keys = places["file"].astype(np.uint64) << np.uint64(32) | numbers
+        unique, first, which = np.unique(keys, return_index=True, return_inverse=True)
+        functions = _functions_at(places[first], lines, binary) if self.unit == "line" else [""] * len(unique)
+        files = (unique >> np.uint64(32)).tolist()
+        self._name_sources([lines.files[file - 1] for file in dict.fromkeys(files)])
+        ids = [
+            self._line_region(lines.files[file - 1], line, binary.path, function).id
+            for file, line, function in zip(files, (unique & np.uint64(0xFFFFFFFF)).tolist(), functions, strict=True)
+        ]
+        region_ids = np.array(ids, np.uint32)[which] if ids else np.empty(0, np.uint32)
+        self._add_ranges(binary.path, *_joined(*_in_file(places, region_ids, binary)))
+
+    def _name_sources(self, paths: Sequence[str]) -> None:
+        self._source_names |= {name: path for path, name in short_names(paths, self._source_names).items()}
+        self._short = {path: name for name, path in self._source_names.items()}
+
+    def _line_region(self, source: str, line: int, binary: str, function: str) -> Region:
+        known = self._by_line.get((source, line))
+        if known is None:
+            name = f"{self._short[source]}:{line}" if self.unit == "line" else self._short[source]
+            known = self._new_region(name, binary, name, source, line, function)
+            self._by_line[source, line] = known
+        return known
+
     def add_module(self, path: str) -> Region:
         """Make a whole mapped file (or "[vdso]", "[anonymous]") one region, named after the file."""
         if path in self._slices:
@@ -170,10 +224,14 @@ class RegionTable:
                 return True
             if self.unit == "function" and _matches_function(pattern, self._plain[region.id - 1]):
                 return True
+            if region.source and _matches_source(pattern, region):
+                return True
         return False
 
-    def _new_region(self, name: str, binary: str, plain: str) -> Region:
-        region = Region(len(self._regions) + 1, name, self.unit, binary)
+    def _new_region(
+        self, name: str, binary: str, plain: str, source: str = "", line: int = 0, function: str = ""
+    ) -> Region:
+        region = Region(len(self._regions) + 1, name, self.unit, binary, source, line, function)
         self._regions.append(region)
         self._plain.append(plain)
         self._by_name[name] = region
@@ -203,8 +261,10 @@ class RegionTable:
     def _no_such_region(self, pattern: str) -> CausalError:
         names = [region.name for region in self._regions]
         short = {base_name(plain): None for plain in self._plain}
+        short |= {region.function: None for region in self._regions}
         near = near_names(pattern, [*names, *short])
-        hint = f"did you mean {', '.join(near)}?" if near else "widen the scope with -b, or choose another unit with -u"
+        wider = "widen the scope with -b (lines: also -s), or choose another unit with -u"
+        hint = f"did you mean {', '.join(near)}?" if near else wider
         return CausalError(f"no {self.unit} in scope is called {pattern}", hint)
 
 
@@ -213,6 +273,64 @@ def _matches_function(pattern: str, plain: str) -> bool:
         return True
     base = base_name(plain)
     return pattern in (base, bare_name(base)) or fnmatch.fnmatchcase(base, pattern)
+
+
+def _matches_source(pattern: str, region: Region) -> bool:
+    """`file.c:12`, `file.c:10-20`, all lines of `file.c` or of a function; files as `-s` names them."""
+    if region.function and _matches_function(pattern, region.function):
+        return True
+    file, _, lines = pattern.rpartition(":")
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", lines) if file else None
+    if match is None or not region.line:
+        return source_matches(pattern, region.source)
+    first, last = int(match[1]), int(match[2] or match[1])
+    return first <= region.line <= last and source_matches(file, region.source)
+
+
+def _functions_at(places: NDArray[np.void], lines: SourceLines, binary: Binary) -> list[str]:
+    """The function of each place: from the debug information, else from the symbol table."""
+    names = lines.function_names(places["instance"])
+    missing = [row for row, name in enumerate(names) if not name]
+    if missing and len(binary.functions):
+        table = binary.functions
+        offsets = [binary.file_offset(int(places["start"][row])) or 0 for row in missing]
+        found = np.searchsorted(table.start, np.array(offsets, np.uint64), side="right") - 1
+        for row, offset, at in zip(missing, offsets, found.tolist(), strict=True):
+            if at >= 0 and offset < table.end[at]:
+                names[row] = base_name(demangle(table.names[at]))
+    return names
+
+
+_Ranges = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint32]]
+
+
+def _in_file(places: NDArray[np.void], region_ids: NDArray[np.uint32], binary: Binary) -> _Ranges:
+    """Addresses become file offsets; what is in no executable segment is dropped. Sorted by start."""
+    parts = [(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.uint32))]
+    for segment in binary.segments:
+        if not segment.executable:
+            continue
+        low, high = np.uint64(segment.vaddr), np.uint64(segment.vaddr + segment.filesz)
+        inside = (places["end"] > low) & (places["start"] < high)
+        start = np.maximum(places["start"][inside], low) - low + np.uint64(segment.offset)
+        end = np.minimum(places["end"][inside], high) - low + np.uint64(segment.offset)
+        parts.append((start, end, region_ids[inside]))
+    start, end, ids = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(start, kind="stable")
+    return start[order], end[order], ids[order]
+
+
+def _joined(start: NDArray[np.uint64], end: NDArray[np.uint64], ids: NDArray[np.uint32]) -> _Ranges:
+    """Neighbours of one region become one range; what two segments show twice is kept once."""
+    if not len(start):
+        return start, end, ids
+    before = np.maximum.accumulate(end)
+    start = np.maximum(start, np.append(np.uint64(0), before[:-1]))
+    kept = start < end
+    start, end, ids = start[kept], end[kept], ids[kept]
+    fresh = np.append(True, (start[1:] != end[:-1]) | (ids[1:] != ids[:-1]))
+    first = np.flatnonzero(fresh)
+    return start[first], end[np.append(first[1:], len(start)) - 1], ids[first]
 
 
 def _labels(functions: FunctionTable) -> tuple[dict[int, str], list[int]]:

@@ -87,7 +87,9 @@ class Repetitions:
     def _record(self, arm: Arm, pair: Pair, reading: WindowReading) -> None:
         region = self.table.region(pair.region) if pair.region else None
         if region:
-            self.writer.region(RegionRecord(region.name, region.unit, region.binary or None))
+            self.writer.region(RegionRecord(
+                    region.name, region.unit, region.binary or None, region.source or None, region.function or None
+                ))
         self.writer.window(window_record(arm, pair, region, reading, 0, None, [END_TO_END]))
 
     def _report(self, arm: Arm, region: int, level: float) -> None:

@@ -19,7 +19,7 @@ from causal.errors import CausalError
 from causal.injection import Handlers
 from causal.mappings import Mapping, read_maps
 from causal.processes import Claims, executable_of, look_up, root_of
-from causal.regions import RegionTable, Scope
+from causal.regions import CODE_UNITS, RegionTable, Scope
 from causal.symbols.elf import Binary
 
 
@@ -114,8 +114,8 @@ class Target:
                 continue
             if self._table.unit == "module":
                 self._table.add_module(path)
-            elif self._table.unit == "function" and (binary := self._binary(path)):
-                self._table.add_functions([binary])
+            elif self._table.unit in CODE_UNITS and (binary := self._binary(path)):
+                self._scope.add_code(self._table, [binary])
         if len(self._table.ranges) != before:
             self._engine.write_ranges(self._table.ranges)
 
@@ -163,13 +163,3 @@ def thread_label(tid: int, tgid: int, read: Callable[[str], str]) -> str:
     if tid == tgid:
         return f"{name} (main)"
     return f"{name}/{tid - tgid}" if name == read(f"/proc/{tgid}/comm") else name
-
-
-def main_region_table(unit: str, program: str, engine_ranges: int) -> RegionTable:
-    """A region table that already knows the main executable, so that `--only` can be checked before it starts."""
-    table = RegionTable(unit, engine_ranges)
-    if unit == "function":
-        table.add_functions([Binary.load(program)])
-    elif unit == "module":
-        table.add_module(program)
-    return table

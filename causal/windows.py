@@ -29,8 +29,8 @@ class EngineOptions:
     max_pause_ns: int = 200_000_000
     max_threads: int = 16_384
     max_processes: int = 1_024
-    max_regions: int = 262_144
-    max_ranges: int = 524_288
+    max_regions: int = 1_048_576
+    max_ranges: int = 1_048_576
     max_mappings: int = 65_536
     max_spaces: int = 1_024
     max_points: int = 16

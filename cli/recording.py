@@ -29,16 +29,23 @@ def declare_measurement(parser: argparse.ArgumentParser) -> argparse._ArgumentGr
         "NAME=SPEC; repeatable",
     )  # fmt: skip
     what.add_argument(
-        "-u", "--unit", default="function", choices=("function", "module", "thread", "process"),
-        help="what is sped up (default: %(default)s)",
+        "-u", "--unit", choices=("line", "file", "function", "module", "thread", "process"),
+        help="what is sped up (default: line where there is debug information, else function)",
+    )  # fmt: skip
+    what.add_argument(
+        "-s", "--scope", metavar="PATTERN", action="append", default=[],
+        help="source files whose lines count, as 'src/*', parser.c or '!vendor' (default: all but system headers, "
+        "toolchains and their standard libraries)",
     )  # fmt: skip
     what.add_argument(
         "-b", "--binary", metavar="PATTERN", action="append", default=[],
-        help="binaries whose code counts, as libfoo or '!libbar' (default: the main executable)",
+        help="binaries whose code counts, as libfoo or '!libbar' (default: the main executable; with lines also "
+        "libraries built from the same project)",
     )  # fmt: skip
     what.add_argument(
-        "--only", metavar="REGION", action="append", default=[], help="try only these regions (names or globs)"
-    )
+        "--only", metavar="REGION", action="append", default=[],
+        help="try only these regions (names or globs; file.c:10-20 or a function for its lines)",
+    )  # fmt: skip
     what.add_argument(
         "--speedups", type=percents, metavar="LIST",
         help="virtual speedups in percent, as 25,50 or 20-50 (default: 25 to 100, finer when there is time)",
@@ -68,7 +75,7 @@ def declare_conduct(parser: argparse.ArgumentParser, until: str) -> argparse._Ar
         "--no-pauses", dest="pauses", action="store_false", help="shares and rates only: nothing is done to the program"
     )
     how.add_argument("--max-threads", type=positive, default=16384, metavar="N", help=argparse.SUPPRESS)
-    how.add_argument("--max-ranges", type=positive, default=524288, metavar="N", help=argparse.SUPPRESS)
+    how.add_argument("--max-ranges", type=positive, default=1 << 20, metavar="N", help=argparse.SUPPRESS)
     how.add_argument("--max-mappings", type=positive, default=65536, metavar="N", help=argparse.SUPPRESS)
     return how
 
@@ -92,6 +99,7 @@ def common_options(args: argparse.Namespace, name: str) -> dict[str, Any]:
         "points": args.progress,
         "unit": args.unit,
         "binaries": args.binary,
+        "sources": args.scope,
         "only": args.only,
         "speedups": args.speedups,
         "duration_s": args.duration,

@@ -39,6 +39,10 @@ class RunCommand:
         """Declares the options."""
         what = declare_measurement(parser)
         what.add_argument("--repeat", type=positive, metavar="N", help="no point: run the program N times, end to end")
+        what.add_argument(
+            "--list-regions", action="store_true",
+            help="no experiments: look at the program (for --duration, default 10s) and list what could be sped up",
+        )  # fmt: skip
         how = declare_conduct(parser, "when it ends")
         how.add_argument("--keep-running", action="store_true", help="leave the program running after --duration")
         declare_output(parser)
@@ -47,7 +51,9 @@ class RunCommand:
             ("sudo causal-bpf run -p handle_request --duration 1m -- ./server", "profile a server for a minute"),
             ("sudo causal-bpf run -p write@libc -- ./convert in out", "count calls of a library function"),
             ("sudo causal-bpf run --repeat 40 -- ./compress file", "a program without a progress point, end to end"),
-            ("sudo causal-bpf run -p step --only 'solve_*' -- ./solver", "try only some functions"),
+            ("sudo causal-bpf run -p step --only 'solve_*' -- ./solver", "try only some functions, or solver.c:10-20"),
+            ("sudo causal-bpf run -p step -s '!vendor' -b libcore -- ./app", "lines of a library but not of vendor/"),
+            ("sudo causal-bpf run --list-regions -- ./app", "what could be sped up, and its share of the time"),
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -56,6 +62,8 @@ class RunCommand:
 
         options = _options(args)
         with interruptible() as interruption:
+            if args.list_regions:
+                return _list_regions(options, interruption)
             if not options.points and not options.repeat:
                 return _suggest(options, interruption)
             outcome = record_and_print(
@@ -87,6 +95,14 @@ def _suggest(options: RunOptions, interruption: Interruption) -> int:
     command = shlex.join(options.command)
     instead = f"measure it end to end: causal-bpf run --repeat 40 -- {command}"
     return refuse_without_point(found, "causal-bpf run", ["--", *options.command], instead)
+
+
+def _list_regions(options: RunOptions, interruption: Interruption) -> int:
+    from causal.survey import survey
+    from cli.regions import print_survey
+
+    print_survey(survey(options, interruption))
+    return 0
 
 
 def _exit_code(outcome: Outcome) -> int:

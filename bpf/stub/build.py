@@ -1,5 +1,6 @@
 """Compiles what the profiler brings into other processes: `libcausal-stub.so`, which `run` preloads, and
-`causal-inject`, which brings the same handler into a process that runs already.
+`causal-inject`, which brings the same handler into a process that runs already; and the profiler's own reader of debug
+information, `libcausal-dwarf.so` in causal/symbols/native.
 
 Runs by itself whenever the package is built, also for an editable install (it is hatchling's custom build
 hook), and by hand after an edit: `python3 bpf/stub/build.py` compiles only when a source is newer.
@@ -22,6 +23,8 @@ INJECTOR = HERE / "causal-inject"
 LIBRARY_SOURCES = ("stub.c",)
 HANDLER_SOURCES = ("handler.c",)
 INJECTOR_SOURCES = ("inject.c", "tracee_x86_64.c")
+READER_SOURCES = HERE.parents[1] / "causal" / "symbols" / "native"
+READER = READER_SOURCES / "libcausal-dwarf.so"
 
 STRICT = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"]
 # Both handlers run inside signal handlers of other people's programs, in any thread, libc and coroutine.
@@ -49,6 +52,9 @@ LDFLAGS = [
     "-Wl,--hash-style=both",
     "-Wl,--build-id",
 ]
+# The reader is an ordinary library, but of input that may be hostile.
+READER_CFLAGS = [*STRICT, "-fPIC", "-fstack-protector-strong"]
+READER_LDFLAGS = ["-shared", "-Wl,-z,defs", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack"]
 
 
 class BuildError(RuntimeError):
@@ -62,10 +68,11 @@ def compiler() -> list[str]:
 
 def is_stale() -> bool:
     """Whether a product is missing or older than a source, a header or these flags."""
-    if not (LIBRARY.exists() and INJECTOR.exists()):
+    products = (LIBRARY, INJECTOR, READER)
+    if not all(product.exists() for product in products):
         return True
-    built = min(product.stat().st_mtime_ns for product in (LIBRARY, INJECTOR))
-    inputs = [*HERE.glob("*.c"), *HERE.glob("*.h"), Path(__file__)]
+    built = min(product.stat().st_mtime_ns for product in products)
+    inputs = [path for where in (HERE, READER_SOURCES) for path in where.glob("*.[ch]")] + [Path(__file__)]
     return any(path.stat().st_mtime_ns > built for path in inputs)
 
 
@@ -82,6 +89,11 @@ def compile_injector() -> None:
         _produce(INJECTOR, STRICT, [*(HERE / name for name in INJECTOR_SOURCES), handler], ["-Wl,-z,noexecstack"])
     finally:
         handler.unlink(missing_ok=True)
+
+
+def compile_reader() -> None:
+    """Compile the reader of debug information; raises BuildError with the compiler's words."""
+    _produce(READER, READER_CFLAGS, sorted(READER_SOURCES.glob("*.c")), READER_LDFLAGS)
 
 
 def _produce(product: Path, cflags: Sequence[str], inputs: Sequence[Path], ldflags: Sequence[str]) -> None:
@@ -103,11 +115,12 @@ def _produce(product: Path, cflags: Sequence[str], inputs: Sequence[Path], ldfla
 
 
 def ensure_built() -> bool:
-    """Compile both if anything is stale; returns whether it was. Raises BuildError."""
+    """Compile all if anything is stale; returns whether it was. Raises BuildError."""
     if not is_stale():
         return False
     compile_library()
     compile_injector()
+    compile_reader()
     return True
 
 
@@ -136,7 +149,7 @@ class StubBuildHook(HookBase):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile both and mark the wheel as one for this platform."""
+        """Compile all and mark the wheel as one for this platform."""
         ensure_built()
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False

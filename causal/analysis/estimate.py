@@ -18,7 +18,7 @@ from causal.analysis.phases import NO_PHASES, PhaseFactor, in_own_phases, phase_
 from causal.analysis.rates import MIN_PAIRS, LevelEffects, level_effects, pooled_gain
 from causal.analysis.results import Analysis, CurveFit, Gain, PointResult, RegionResult, Verdict
 from causal.analysis.verdict import is_paced, judge, phases_words
-from causal.profile import Profile, Window
+from causal.profile import Profile, Region, Window
 from causal.race import sequence_factor
 
 # As COZ: with fewer levels than this, the one at 0 included, a slope says too little to be shown.
@@ -238,9 +238,12 @@ def _result(
     if phases.applies and measured is not None and verdict in (Verdict.OPTIMISE, Verdict.CONTENTION):
         explanation += f" ({phases_words(measured, phases.factor)})"
     points = _points(item, systematic, paced, phases)
+    region = _region(profile, item.region)
     result = RegionResult(
         region=item.region,
-        unit=_unit(profile, item.region),
+        unit=region.unit,
+        source=region.source,
+        function=region.function,
         progress_point=item.point,
         baseline_rate=_baseline_rate(plain, item),
         cpu_share=cpu_share(profile, item.region),
@@ -304,11 +307,11 @@ def _why_no_fit(item: _Evidence) -> str:
     return f"only {visits} visits of {item.point} during its experiments; choose a point that is visited more often"
 
 
-def _unit(profile: Profile, name: str) -> str:
+def _region(profile: Profile, name: str) -> Region:
     for region in profile.regions:
         if region.name == name:
-            return region.unit
-    return str(profile.header.options.get("unit") or "unknown")
+            return region
+    return Region(name, str(profile.header.options.get("unit") or "unknown"))
 
 
 def _baseline_rate(plain: Sequence[Window], item: _Evidence) -> float | None:

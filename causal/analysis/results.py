@@ -81,8 +81,9 @@ class RegionResult:
 
     `slope`, `slope_ci` and `knee` are None below five levels; `fit` is the same curve without that rule, None only
     when nothing could be estimated. `p_value` is adjusted (Benjamini-Hochberg) for all regions tried. `explanation`
-    is the verdict as a sentence, `dilation` the false gain of the dilation arm. `phase_factor` is what all gains were
-    multiplied by because the region runs in some phases only (`causal.analysis.phases`).
+    is the verdict as a sentence, `dilation` the false gain of the dilation arm. `source` and `function`: where a line
+    is, None for other units. `phase_factor` is what all gains were multiplied by because the region runs in some phases
+    only (`causal.analysis.phases`).
     """
 
     region: str
@@ -105,6 +106,8 @@ class RegionResult:
     fit: CurveFit | None = None
     dilation: Gain | None = None
     pairs: int = 0
+    source: str | None = None
+    function: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

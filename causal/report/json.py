@@ -45,6 +45,8 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
 
 
 def _region(result: RegionResult) -> dict[str, Any]:
+    # Only lines and files are somewhere in the sources.
+    place = {"source": result.source, "function": result.function} if result.source else {}
     return {
         "region": result.region,
         "unit": result.unit,
@@ -62,6 +64,7 @@ def _region(result: RegionResult) -> dict[str, Any]:
         "verdict": result.explanation,
         "phase_factor": result.phase_factor,
         "points": [_point(point) for point in result.points],
+        **place,
     }
 
 

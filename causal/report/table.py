@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -22,6 +23,8 @@ _GAIN_CELLS = 10
 _CURVE_CELLS = 8
 _SHARES = 12
 _SENTENCES = 10
+# A function's name beside its line is left out when so little of it would be seen.
+_LEAST_FUNCTION = 4
 # A margin of more than this (100 points) is no answer.
 _MEANINGLESS = 1.0
 # The smallest gain that fills a curve: without it a table of nothing shows mountains of noise.
@@ -146,7 +149,12 @@ class TableReporter:
         return text
 
     def _region(self, result: RegionResult, width: int) -> Text:
-        return Text(elide_middle(self._name(result.region), width, ".." if self._ascii else "\N{HORIZONTAL ELLIPSIS}"))
+        mark = ".." if self._ascii else "\N{HORIZONTAL ELLIPSIS}"
+        name = self._name(result.region)
+        room = width - cell_len(name) - 1
+        if not result.function or room < _LEAST_FUNCTION:
+            return Text(elide_middle(name, width, mark))
+        return Text.assemble(name, " ", (elide_middle(self._name(result.function), room, mark), "dim"))
 
     def _sentences(self, results: Sequence[RegionResult]) -> None:
         notable = [result for result in results if result.verdict is not Verdict.NO_EFFECT]

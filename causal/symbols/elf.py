@@ -122,13 +122,24 @@ class Binary:
 
     @property
     def is_stripped(self) -> bool:
-        return not self.has_symtab
+        """Whether the names of its functions are lost: not in the file, nor anywhere else."""
+        return not self.has_symtab and not self._separate_symbols
+
+    @cached_property
+    def _separate_symbols(self) -> list[SymbolTable]:
+        from causal.symbols.separate import separate_symbols  # which reads files of this kind
+
+        return [] if self.has_symtab else separate_symbols(self)
 
     @cached_property
     def functions(self) -> FunctionTable:
-        """All functions, from .symtab and .dynsym. Raises CausalError when the file went away or is damaged."""
+        """All functions, from .symtab (also that of a stripped program, where it was put elsewhere) and .dynsym.
+
+        Raises CausalError when the file went away or is damaged.
+        """
         with _open(self.path) as file:
             tables = [_read_symbols(self.path, file, where) for where in self._symbol_sections]
+        tables += self._separate_symbols
         return function_table(tables, self.segments, self._code_sections)
 
     def file_offset(self, vaddr: int) -> int | None:

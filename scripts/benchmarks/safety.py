@@ -32,8 +32,9 @@ from pathlib import Path
 from causal.engine import Engine
 from causal.injection import Handlers, InjectionError, Table, inject
 from causal.processes import look_up
-from causal.regions import Scope
-from causal.target import Target, main_region_table
+from causal.regions import RegionTable, Scope
+from causal.symbols.elf import Binary
+from causal.target import Target
 from causal.windows import Arm, EngineOptions, WindowPlan
 
 from .cases import ROOT
@@ -141,7 +142,8 @@ class Attachment:
     def __init__(self, engine: Engine, program: Path, region: str) -> None:
         self.engine = engine
         path = os.path.realpath(program)
-        table = main_region_table("function", path, engine.options.max_ranges)
+        table = RegionTable("function", engine.options.max_ranges)
+        table.add_functions([Binary.load(path)])
         engine.write_ranges(table.ranges)
         self.region = table.select([region])[0].id
         self.handlers = Handlers(Table(engine.answers_fd, engine.options.max_answers))

@@ -12,8 +12,9 @@ import pytest
 
 from causal.child import Child, Preload
 from causal.engine import PAUSE_SIGNAL, Engine
-from causal.regions import Scope
-from causal.target import Target, main_region_table
+from causal.regions import RegionTable, Scope
+from causal.symbols.elf import Binary
+from causal.target import Target
 from causal.windows import EngineOptions
 from cli.main import main
 from tests.kernel.profiler import Finished, Profiler, Recording
@@ -66,14 +67,15 @@ def in_process(capsys):
 def record(causal_bpf, tmp_path):
     """`record("barrier", "5000", options=["--duration", "8s"])`: a quiet run with a profile.
 
-    The program is a path; the progress point is `progress` unless the options name another.
+    The program is a path; the progress point is `progress` and the unit `function` unless the options name others.
     """
     numbers = itertools.count()
 
     def run(program, *arguments, options=(), point="progress", seed=1, **popen):
         path = tmp_path / f"profile{next(numbers)}.jsonl"
         points = ("-p", point) if point else ()
-        words = ("run", "--quiet", "--seed", seed, *points, *options, "-o", path, "--", program, *arguments)
+        unit = () if "-u" in options else ("-u", "function")
+        words = ("run", "--quiet", "--seed", seed, *points, *unit, *options, "-o", path, "--", program, *arguments)
         return Recording(path, causal_bpf(*words, **popen))
 
     return run
@@ -120,7 +122,8 @@ def regions_of(engine):
 
     def describe(program):
         path = os.path.realpath(program)
-        table = main_region_table("function", path, engine.options.max_ranges)
+        table = RegionTable("function", engine.options.max_ranges)
+        table.add_functions([Binary.load(path)])
         engine.write_ranges(table.ranges)
         return Target(engine, table, Scope(path)), {region.name: region.id for region in table}
 

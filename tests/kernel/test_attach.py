@@ -22,8 +22,9 @@ from causal.errors import CausalError
 from causal.injection import Handlers, InjectionError, Table, inject
 from causal.processes import executable_of, look_up
 from causal.profile import read_profile
-from causal.regions import Scope
-from causal.target import Target, main_region_table
+from causal.regions import RegionTable, Scope
+from causal.symbols.elf import Binary
+from causal.target import Target
 from causal.windows import Arm, WindowPlan
 from tests.kernel.profiler import is_alive, wait_for_experiment, wait_until
 
@@ -52,7 +53,8 @@ def pausing(engine):
 
     def run(pid, program, length_ns=400_000_000):
         path = os.fspath(program)
-        regions = main_region_table("function", path, engine.options.max_ranges)
+        regions = RegionTable("function", engine.options.max_ranges)
+        regions.add_functions([Binary.load(path)])
         engine.write_ranges(regions.ranges)
         handlers = Handlers(Table(engine.answers_fd, engine.options.max_answers))
         target = Target(engine, regions, Scope(path), handlers)
@@ -264,7 +266,8 @@ def pair(workloads):
 
 def test_two_processes_are_one_system(start_profiler, causal_bpf, pair, tmp_path):
     path = tmp_path / "profile.jsonl"
-    words = ("attach", pair.pid, "-q", "-p", "progress", "--only", "p*ng_work", "--speedups", "100", "-o", path)
+    choice = ("-u", "function", "--only", "p*ng_work", "--speedups", "100")
+    words = ("attach", pair.pid, "-q", "-p", "progress", *choice, "-o", path)
     profiler = start_profiler(*words)
     wait_for_experiment(path)
     # A second one has to wait, and says so.
@@ -287,7 +290,7 @@ def test_where_nothing_can_be_paused_there_are_shares_and_rates(causal_bpf, prog
     path = tmp_path / "profile.jsonl"
     target = subprocess.Popen([programs / "confined"])
     try:
-        finished = causal_bpf("attach", target.pid, "-p", "progress", "--duration", "1s", "-o", path)
+        finished = causal_bpf("attach", target.pid, "-u", "function", "-p", "progress", "--duration", "1s", "-o", path)
         assert (finished.code, finished.err) == (0, "")
         profile = read_profile(path)
         assert profile.samples["work_a"] > 50

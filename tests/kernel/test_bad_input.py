@@ -115,7 +115,7 @@ def test_point_never_visited(causal_bpf, programs, tmp_path):
 
 def test_region_not_found(causal_bpf, workloads):
     finished = causal_bpf("run", "-p", "progress", "--only", "wurk_a", "--", workloads / "barrier")
-    finished.assert_error(1, "no function in scope is called wurk_a", "did you mean .*work_a")
+    finished.assert_error(1, "no line in scope is called wurk_a", "did you mean .*work_a")
 
 
 def test_program_that_ends_at_once(causal_bpf):

@@ -12,7 +12,7 @@ import pytest
 from causal.profile import read_profile
 from tests.kernel.profiler import is_alive, target_of, wait_for_experiment, wait_until
 
-POINT = ("-p", "progress")
+POINT = ("-u", "function", "-p", "progress")
 
 
 def words_of(text):

@@ -55,6 +55,7 @@ class ElfFile:
     kind: int = ET_EXEC
     machine: int = MACHINE_NUMBERS.get(platform.machine(), 62)
     has_debug_info: bool = False
+    debug: dict = field(default_factory=dict)  # section name -> contents, or (contents, section flags)
     code: bytes = b""
 
     def build(self):
@@ -71,6 +72,9 @@ class ElfFile:
             self._add_symbols(".symtab", _SHT_SYMTAB, ".strtab", self.symbols)
         if self.has_debug_info:
             self._add_section(".debug_info", _SHT_PROGBITS, bytes(16))
+        for name, content in self.debug.items():
+            content, flags = content if isinstance(content, tuple) else (content, 0)
+            self._add_section(name, _SHT_PROGBITS, content, flags=flags)
         return self._finish()
 
     def _add_loaded_parts(self, base):

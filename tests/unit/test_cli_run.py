@@ -1,16 +1,20 @@
 """The options of `run`, its exit code, and its signals."""
 
 import argparse
+import io
 import os
 import re
 import signal
 
 import pytest
+from rich.console import Console
 
 from causal.errors import UsageError
 from causal.recording import Outcome
+from causal.survey import Share, Survey
 from cli import main, run
 from cli.interruption import interruptible
+from cli.regions import print_survey
 
 
 def options(*words):
@@ -22,7 +26,7 @@ def options(*words):
 def test_defaults():
     found = options("-p", "step", "--", "./prog", "--flag", "-p", "x")
     assert found.command == ["./prog", "--flag", "-p", "x"]
-    assert found.points == ["step"] and found.unit == "function"
+    assert found.points == ["step"] and found.unit is None and found.sources == []
     assert found.duration_s is None and found.speedups is None and found.seed is None
     assert found.engine.period_ns == 1_000_000 and found.engine.max_pause_ns == 200_000_000
     assert not found.force and not found.keep_running
@@ -92,3 +96,17 @@ def test_help_tells_of_every_option(capsys):
     out = capsys.readouterr().out
     for word in ("-p", "--repeat", "--unit", "--only", "--speedups", "--duration", "--keep-running", "-o", "--seed"):
         assert word in out
+
+
+def test_the_list_of_regions_names_what_is_out_of_scope():
+    shares = [Share("main.c:10", "[x]::operator()", 0.6, True), Share("a.c:1", "", 0.0001, True)]
+    places = [Share("main.c", "", 0.6, True), Share("libc.so.6", "", 0.4, False)]
+    console = Console(file=io.StringIO(), width=80)
+    print_survey(Survey("line", shares, places, 1000, 0.6, None), console)
+    lines = console.file.getvalue().splitlines()
+    assert lines[:3] == ["line       function           CPU", "main.c:10  [x]::operator()  60.0%",
+                         "60% of 1,000 samples are in scope."]  # fmt: skip
+    assert [line.split() for line in lines[4:6]] == [["out", "of", "scope", "CPU"], ["libc.so.6", "40.0%"]]
+    assert "-s FILE or -b BINARY" in " ".join(lines[6:])
+    print_survey(Survey("line", [], [], 0, 0.0, 0), console)
+    assert "no CPU time" in console.file.getvalue()

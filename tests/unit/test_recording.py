@@ -78,8 +78,26 @@ def test_other_units_need_no_symbols(program, unit):
 
 
 def test_a_unit_to_come(program):
-    error = refused(options(program(), unit="line"))
-    assert isinstance(error, UsageError) and "line is not available yet" in error.message and "function" in error.hint
+    error = refused(options(program(), unit="galaxy"))
+    assert isinstance(error, UsageError) and "galaxy is not available yet" in error.message and "line" in error.hint
+
+
+def test_without_debug_information_functions_are_the_unit(program):
+    subject = examine(options(program()))
+    assert subject.unit == "function" and subject.table.unit == "function"
+
+
+@pytest.mark.parametrize("unit", ["line", "file"])
+def test_lines_that_are_not_there(program, unit):
+    error = refused(options(program(), unit=unit))
+    assert "no line information" in error.message and "-g" in error.hint and "--unit function" in error.hint
+    error = refused(options(program("bare", symbols=[]), unit=unit, points=[]))
+    assert "no symbols at all" in error.message and "--unit module" in error.hint
+
+
+def test_source_patterns_need_lines(program):
+    error = refused(options(program(), sources=["src"]))
+    assert isinstance(error, UsageError) and "-s" in error.message
 
 
 @pytest.mark.parametrize("points", [["step", "step"], ["a=step", "a=work"], ["step=work", "step"]])

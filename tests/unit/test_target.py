@@ -10,7 +10,7 @@ from causal.engine import MAPPING
 from causal.errors import CausalError
 from causal.mappings import Mapping, read_maps
 from causal.regions import RegionTable, Scope
-from causal.target import Target, main_region_table, thread_label
+from causal.target import Target, thread_label
 from causal.windows import EngineOptions
 
 PROGRAM = os.path.realpath(sys.executable)
@@ -166,9 +166,3 @@ def test_threads_are_given_their_regions(engine):
     table = RegionTable("thread")
     Target(engine, table, Scope(PROGRAM)).refresh()
     assert table.region(engine.labels[os.getpid()]).name.endswith("(main)")
-
-
-def test_the_main_program_is_known_before_it_starts():
-    assert [region.name for region in main_region_table("module", PROGRAM, 1000)] == [os.path.basename(PROGRAM)]
-    assert len(main_region_table("thread", PROGRAM, 1000)) == 0
-    assert len(main_region_table("function", PROGRAM, 1 << 20)) > 0

@@ -1,0 +1,69 @@
+"""What of the target counts: unit, scope and regions as the command line asks for them, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from causal.errors import CausalError, UsageError
+from causal.project import ProjectScope
+from causal.regions import CODE_UNITS, RegionTable, Scope
+from causal.symbols.debugfile import find_debug_path
+from causal.symbols.elf import Binary
+
+if TYPE_CHECKING:
+    from causal.recording import RecordingOptions
+
+UNITS = (*CODE_UNITS, "module", "thread", "process")
+
+
+def check_unit(unit: str | None) -> None:
+    """Raises UsageError for a unit that does not exist (yet)."""
+    if unit not in (None, *UNITS):
+        raise UsageError(f"unit {unit} is not available yet", f"choose one of {', '.join(UNITS)}")
+
+
+def find_regions(
+    options: RecordingOptions, mains: Sequence[Binary], libraries: Iterable[str]
+) -> tuple[Scope, RegionTable, frozenset[int] | None]:
+    """What counts of these programs and libraries, its regions, and those that `--only` names. Raises CausalError."""
+    unit = options.unit or default_unit(mains)
+    scope = scope_of(options, unit, mains)
+    table = RegionTable(unit, options.engine.max_ranges)
+    known = {main.path: main for main in mains}
+    if unit in CODE_UNITS:
+        paths = [path for path in dict.fromkeys((*known, *libraries)) if scope.includes(path)]
+        scope.add_code(table, [known.get(path) or Binary.load(path) for path in paths])
+        _require_lines(scope, table)
+    elif unit == "module":
+        for path in filter(scope.includes, known):
+            table.add_module(path)
+    only = None
+    if options.only and unit in CODE_UNITS:
+        only = frozenset(region.id for region in table.select(options.only))
+    return scope, table, only
+
+
+def default_unit(mains: Sequence[Binary]) -> str:
+    """Lines where one of the programs has debug information, else functions."""
+    return "line" if any(map(find_debug_path, mains)) else "function"
+
+
+def _require_lines(scope: Scope, table: RegionTable) -> None:
+    if not isinstance(scope, ProjectScope) or len(table):
+        return
+    if scope.notes:
+        path, why = next(iter(scope.notes.items()))
+        what, _, how = why.partition(": ")
+        raise CausalError(f"{path} has {what}", how)
+    raise UsageError("no source line is in scope", "widen the scope: -s '*' takes every source file, -b more binaries")
+
+
+def scope_of(options: RecordingOptions, unit: str, mains: Sequence[Binary]) -> Scope:
+    """Which code counts. One module alone would be no choice: without patterns the unit `module` counts them all."""
+    if unit in ("line", "file"):
+        return ProjectScope(mains, options.binaries, options.sources)
+    if options.sources:
+        raise UsageError(f"-s selects source files, which the unit {unit} does not know", "use --unit line or file")
+    default = ("*",) if unit == "module" else [main.path for main in mains]
+    return Scope(mains[0].path, options.binaries or default)

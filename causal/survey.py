@@ -1,0 +1,121 @@
+"""What could be sped up, and how much of the time it takes: a look at a program before any experiment.
+
+The first half of the look counts regions as an experiment would: each sample belongs to the innermost frame in scope.
+The second half counts where the samples really are, in scope or not, so that a scope that leaves out too much shows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from causal import capabilities
+from causal.child import Child
+from causal.engine import Engine
+from causal.project import ProjectScope
+from causal.recording import Interruption, RunOptions, Subject, examine
+from causal.regions import RegionTable, Scope
+from causal.symbols.elf import Binary
+from causal.target import Target
+
+LOOK_S = 10.0
+_REFRESH_S = 0.05
+
+
+@dataclass(frozen=True)
+class Share:
+    """A region, or a place that code is in, and its part of all samples. `in_scope`: an experiment would see it."""
+
+    name: str
+    function: str
+    share: float
+    in_scope: bool
+
+
+@dataclass(frozen=True)
+class Survey:
+    """`regions` in scope and `places` (source files and binaries) by share; samples of the first half, and of those the
+    part in scope; `status` is the command's, None when it still ran."""
+
+    unit: str
+    regions: list[Share]
+    places: list[Share]
+    samples: int
+    in_scope: float
+    status: int | None
+
+
+def survey(options: RunOptions, interruption: Interruption) -> Survey:
+    """Start the command, look at it for `options.duration_s` (10 s), end it. Raises CausalError with a remedy."""
+    capabilities.require()
+    capabilities.ensure_tracefs()
+    subject = examine(options)
+    half_s = (options.duration_s or LOOK_S) / 2
+    with Engine(options.engine) as engine:
+        engine.load()
+        child = Child.start(subject.program, options.command, None, subject.owner)
+        engine.add_process(child.pid)
+        child.release()
+
+        def ended() -> bool:
+            return child.poll() is not None or interruption()
+
+        try:
+            regions, samples, in_scope = _look(engine, subject.table, subject.scope, half_s, ended)
+            places = _places(engine, subject, half_s, ended)
+        finally:
+            status = child.poll()
+            child.terminate(5.0, time.sleep)
+    return Survey(subject.unit, regions, places, samples, in_scope, status)
+
+
+def _places(engine: Engine, subject: Subject, length_s: float, ended: Callable[[], bool]) -> list[Share]:
+    if isinstance(subject.scope, ProjectScope):
+        table = RegionTable("file", engine.options.max_ranges)
+        return _look(engine, table, _Everywhere(subject.main, subject.scope), length_s, ended)[0]
+    table = RegionTable("module", engine.options.max_ranges)
+    scope = Scope(subject.main.path, ("*",))
+    found = _look(engine, table, scope, length_s, ended)[0]
+    paths = {region.name: region.binary for region in table}
+    return [Share(s.name, "", s.share, subject.scope.includes(paths[s.name])) for s in found]
+
+
+class _Everywhere(Scope):
+    """All source files of the binaries in scope, and all other binaries as a whole."""
+
+    def __init__(self, main: Binary, inner: ProjectScope) -> None:
+        super().__init__(main.path, ("*",))
+        self.inner = inner
+
+    def add_code(self, table: RegionTable, binaries: Iterable[Binary]) -> None:
+        for binary in binaries:
+            if not (self.inner.includes(binary.path) and self.inner.add_every_file(table, binary)):
+                table.add_module(binary.path)
+
+
+def _look(
+    engine: Engine, table: RegionTable, scope: Scope, length_s: float, ended: Callable[[], bool]
+) -> tuple[list[Share], int, float]:
+    """Sample for so long; shares by region, the largest first, the number of samples, the part in any region."""
+    engine.write_ranges(table.ranges)
+    target = Target(engine, table, scope)
+    target.refresh()
+    before, counted = engine.region_samples(), engine.counters()
+    engine.tick(True)
+    began = time.monotonic()
+    while time.monotonic() - began < length_s and not ended():
+        time.sleep(_REFRESH_S)
+        target.refresh()
+    engine.tick(False)
+    samples = engine.counters()["samples"] - counted["samples"]
+    hits = engine.region_samples() - before
+    shares = []
+    for number in np.flatnonzero(hits[: len(table) + 1]).tolist():
+        region = table.region(number)
+        counts = not isinstance(scope, _Everywhere) or scope.inner.counts(region)
+        shares.append(Share(region.name, region.function, float(hits[number]) / max(samples, 1), counts))
+    shares.sort(key=lambda share: -share.share)
+    return shares, samples, sum(share.share for share in shares)
