@@ -25,7 +25,7 @@ from causal.tracing.inputs import SIZE, RunInput
 _HEAD_BYTES = 4096
 # An event of `perf script`: command, ids, time, then period and event; frames follow, indented, until an empty line.
 _PERF_EVENT = re.compile(
-    r"^\S.*?\s(?P<pid>\d+)(?:/\d+)?\s+(?:\[\d+\]\s+)?(?P<time>\d+\.\d+):\s+(?:\d+\s+)?(?P<event>[\w:.-]+):(?:\s|$)"
+    r"^\s*\S.*?\s(?P<pid>\d+)(?:/\d+)?\s+(?:\[\d+\]\s+)?(?P<time>\d+\.\d+):\s+(?:\d+\s+)?(?P<event>[\w:.-]+):(?:\s|$)"
 )
 _PERF_FRAME = re.compile(r"^\s+[0-9a-f]+\s+(?P<symbol>.+?)(?:\+0x[0-9a-f]+)?\s+\((?P<file>[^)]*)\)$")
 
