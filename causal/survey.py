@@ -15,8 +15,9 @@ import numpy as np
 from causal import capabilities
 from causal.child import Child
 from causal.engine import Engine
+from causal.interruption import Interruption
 from causal.project import ProjectScope
-from causal.recording import Interruption, RunOptions, Subject, examine
+from causal.recording import RunOptions, Subject, examine
 from causal.regions import RegionTable, Scope
 from causal.symbols.elf import Binary
 from causal.target import Target
