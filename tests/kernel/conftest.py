@@ -16,7 +16,8 @@ from causal.regions import RegionTable, Scope
 from causal.symbols.elf import Binary
 from causal.target import Target
 from causal.windows import EngineOptions
-from tests.kernel.profiler import Profiler, Recording
+from cli.main import main
+from tests.kernel.profiler import Finished, Profiler, Recording
 
 PROGRAMS = Path(__file__).parent / "programs"
 POINTS = 8
@@ -48,6 +49,18 @@ def start_profiler(tmp_path):
 def causal_bpf(start_profiler):
     """`causal_bpf("report", path)` runs it to its end and returns how it ended."""
     return lambda *words, **options: start_profiler(*words, **options).wait()
+
+
+@pytest.fixture
+def in_process(capsys):
+    """`in_process("trace", ...)`: as causal_bpf, but in this very process, which is faster; not for experiments."""
+
+    def run(*words):
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        return Finished(code, *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture

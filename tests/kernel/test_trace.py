@@ -102,18 +102,18 @@ def test_an_interrupted_trace_is_taken_up_again(start_profiler, causal_bpf, prog
     out = tmp_path / "traces"
     words = ("trace", "-o", out, "--inputs", f"{files}/0*", "--repeat", 300, "--", programs / "calls", "{}")
     first = start_profiler(*words)
-    wait_until(lambda: (out / "journal.jsonl").exists() and len(journal_whole(out)) > 60, "some timed runs")
+    wait_until(lambda: (out / "journal.jsonl").exists() and len(journal_whole(out)) > 30, "some timed runs")
     first.send(signal.SIGINT)
     ended = first.wait()
     assert ended.code == 130 and "the same command again goes on" in ended.out, ended
     before = journal_of(out)
     with (out / "journal.jsonl").open("a") as file:
         file.write('{"type": "time", "id": "cut o')
-    again = causal_bpf(*words[:6], 30, *words[7:])
+    again = causal_bpf(*words[:6], 20, *words[7:])
     assert again.code == 0 and "went on with what was there" in again.out, again
     after = journal_of(out)
     assert after[: len(before)] == before
-    assert {len(trace["outputs"]["wall_time_ms"]) for trace in traces_of(out).values()} >= {30}
+    assert min(len(trace["outputs"]["wall_time_ms"]) for trace in traces_of(out).values()) >= 20
     timed = [(record["id"], record["round"]) for record in after if record["type"] == "time"]
     assert len(timed) == len(set(timed))
 
@@ -133,30 +133,30 @@ def test_a_run_that_never_ends_is_ended_by_its_timeout(causal_bpf, tmp_path):
     assert [trace["calls"].get("clock_nanosleep@libc.so.6") for trace in traces.values()] == [1, 1, 1]
 
 
-def test_functions_that_cannot_be_counted(causal_bpf, programs, files, tmp_path):
+def test_functions_that_cannot_be_counted(in_process, programs, files, tmp_path):
     words = ("trace", "-o", tmp_path / "traces", "--inputs", f"{files}/*")
     stripped = tmp_path / "stripped"
     subprocess.run(["strip", "-o", stripped, programs / "calls"], check=True, timeout=60)
-    causal_bpf(*words, "--", stripped, "{}").assert_error(1, "no function to count in stripped", "symbols")
-    unknown = causal_bpf(*words, "--function", "setp", "--", programs / "calls", "{}")
+    in_process(*words, "--", stripped, "{}").assert_error(1, "no function to count in stripped", "symbols")
+    unknown = in_process(*words, "--function", "setp", "--", programs / "calls", "{}")
     unknown.assert_error(1, "no function in calls is called setp", "mean step.*inlined")
-    many = causal_bpf(*words, "--max-functions", 3, "--", programs / "calls", "{}")
+    many = in_process(*words, "--max-functions", 3, "--", programs / "calls", "{}")
     many.assert_error(1, r"functions are more than the limit of 3", "--function 'PATTERN'")
     assert not (tmp_path / "traces").exists()
 
 
-def test_commands_and_inputs_that_make_no_sense(causal_bpf, programs, files, tmp_path):
+def test_commands_and_inputs_that_make_no_sense(in_process, programs, files, tmp_path):
     program, out = programs / "calls", tmp_path / "traces"
     words = ("trace", "-o", out, "--inputs")
-    causal_bpf(*words, f"{files}/x*", "--", program, "{}").assert_error(1, "no inputs match", "path")
-    causal_bpf(*words, f"{files}/*", "--", program).assert_error(2, "no place for the input", "{}.*--stdin")
-    causal_bpf("trace", "-o", out, "--", program, "{}").assert_error(2, "no inputs", "--inputs 'PATTERN'")
-    causal_bpf(*words, f"{files}/*").assert_error(2, "no command to trace", "behind --")
-    causal_bpf(*words, f"{files}/*", "--", "no-such", "{}").assert_error(127, "command not found", "spelling")
-    causal_bpf(*words, f"{files}/0*", "-q", "--repeat", 1, "--", program, "{}")
-    other = causal_bpf(*words, f"{files}/0*", "--", program, "{}", "fork")
+    in_process(*words, f"{files}/x*", "--", program, "{}").assert_error(1, "no inputs match", "path")
+    in_process(*words, f"{files}/*", "--", program).assert_error(2, "no place for the input", "{}.*--stdin")
+    in_process("trace", "-o", out, "--", program, "{}").assert_error(2, "no inputs", "--inputs 'PATTERN'")
+    in_process(*words, f"{files}/*").assert_error(2, "no command to trace", "behind --")
+    in_process(*words, f"{files}/*", "--", "no-such", "{}").assert_error(127, "command not found", "spelling")
+    in_process(*words, f"{files}/0*", "-q", "--repeat", 1, "--", program, "{}")
+    other = in_process(*words, f"{files}/0*", "--", program, "{}", "fork")
     other.assert_error(2, "holds traces with another command", "--force")
-    causal_bpf("trace", "-o", files, "--inputs", f"{files}/0*", "--", program, "{}").assert_error(
+    in_process("trace", "-o", files, "--inputs", f"{files}/0*", "--", program, "{}").assert_error(
         2, "holds something else", "another name"
     )
 

@@ -54,12 +54,12 @@ def test_callers_in_a_live_process(causal_bpf, programs, tmp_path):
         kill_group(server)
 
 
-def test_callers_that_cannot_be_looked_for(causal_bpf, programs, tmp_path):
+def test_callers_that_cannot_be_looked_for(in_process, programs, tmp_path):
     (tmp_path / "text").write_text("hello")
     words = ("--inputs", "/etc/passwd", "--", programs / "calls", "{}")
-    causal_bpf("trace", "--callers-of", tmp_path / "text", *words).assert_error(1, "is not what explain", "--json >")
-    causal_bpf("trace", "--callers-of", tree(tmp_path), *words).assert_error(1, "no functions", "no difference")
-    other = causal_bpf("trace", "--callers-of", tree(tmp_path, "f"), *words)
+    in_process("trace", "--callers-of", tmp_path / "text", *words).assert_error(1, "is not what explain", "--json >")
+    in_process("trace", "--callers-of", tree(tmp_path), *words).assert_error(1, "no functions", "no difference")
+    other = in_process("trace", "--callers-of", tree(tmp_path, "f"), *words)
     other.assert_error(1, r"calls has none of the functions in the tree \(f\)", "same --binary")
-    causal_bpf("trace", "--callers-of", tree(tmp_path, "f")).assert_error(2, "command or at a process", "--pid")
-    causal_bpf("trace", *words).assert_error(2, "no place for the traces", "-o DIR")
+    in_process("trace", "--callers-of", tree(tmp_path, "f")).assert_error(2, "command or at a process", "--pid")
+    in_process("trace", *words).assert_error(2, "no place for the traces", "-o DIR")

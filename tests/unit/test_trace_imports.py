@@ -133,6 +133,17 @@ def test_perf_script_counts_samples_and_probes(tmp_path):
     assert trace["outputs"] == {"time_s": 0.5}
 
 
+def test_perf_script_as_perf_6_1_writes_it(tmp_path):
+    """Recorded by `perf record -e probe_calls:step`: names of commands are set to the right."""
+    (tmp_path / "perf.txt").write_text(
+        "           calls 19786 [001] 20220.447447: probe_calls:step: (557d5abcc380)\n"
+        "           calls 19786 [001] 20220.447474: probe_calls:step: (557d5abcc380)\n"
+        "           calls 19786 [001] 20220.447486: probe_calls:step: (557d5abcc380)\n"
+    )
+    (trace,) = import_traces([tmp_path / "perf.txt"], [RunInput("perf.txt", {}, {"n": 3.0})])
+    assert (trace["calls"], trace["outputs"]) == ({"step": 3}, {"time_s": 0.000039})
+
+
 def test_csv_keeps_what_it_says(tmp_path):
     (tmp_path / "t.csv").write_text("id,size,T1,T2,f,g\na,1,2,4,0,5\nb,2,6,6,1,0\n")
     assert import_traces([tmp_path / "t.csv"]) == [

@@ -112,6 +112,6 @@ int main(void)
 		job->size = n - 5;
 		accept_job(job);
 		step(); // for no job
-		nanosleep(&(struct timespec){ .tv_nsec = 500000 }, NULL);
+		nanosleep(&(struct timespec){ .tv_nsec = 2500000 }, NULL);
 	}
 }
