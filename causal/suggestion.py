@@ -70,7 +70,7 @@ def suggest(options: RunOptions, interruption: Interruption) -> Suggestion:
 
 def _rates(engine: Engine, main: Binary, alive: Callable[[], bool], interruption: Interruption) -> dict[str, float]:
     functions = main.functions
-    rows = [row for row in range(len(functions.names)) if row not in functions.ifunc][
+    rows = [row for row in range(len(functions.names)) if not functions.ifunc[row]][
         : engine.options.max_calls * _ROUNDS
     ]
     parts = [rows[i::_ROUNDS] for i in range(_ROUNDS)]

@@ -59,8 +59,7 @@ def fit_curve(effects: LevelEffects, systematic: float = 0.0, sequential: bool =
         replace(curve, half_width=float(np.hypot(curve.half_width, systematic)))
         for curve in _plausible([line, *bent], chosen, noise, quantile)
     ]
-    error = np.hypot(line.error * np.sqrt(max(1.0, line.misfit / max(1, levels - 1))), systematic / quantile)
-    p_value = float(2 * stats.t.sf(abs(line.slope) / error, df))
+    p_value = _p_value(effects, chosen, parameters, noise, systematic / quantile, df)
     if sequential:
         p_value = sequence_p_value(float(stats.norm.isf(max(p_value, 1e-300) / 2)), pairs)
     return CurveFit(
@@ -71,6 +70,17 @@ def fit_curve(effects: LevelEffects, systematic: float = 0.0, sequential: bool =
         max_level=float(effects.level.max()),
         plausible=tuple(plausible),
     )
+
+
+def _p_value(
+    effects: LevelEffects, chosen: _Fit, parameters: int, noise: float, systematic: float, df: float
+) -> float:
+    # F test of the curve against no gain at any level. A straight line alone would be the wrong alternative for a gain
+    # that saturates early: its misfit would hide the gain.
+    nothing = _weighted_product(effects, effects.log_ratio, effects.log_ratio)
+    explained = max(nothing - chosen.misfit, 0.0) / parameters / noise
+    known = noise * chosen.error**2
+    return float(stats.f.sf(explained * known / (known + systematic**2), parameters, df))
 
 
 def _candidate_knees(level: Floats) -> list[float]:
@@ -105,14 +115,20 @@ def _fit_variance(effects: LevelEffects) -> Floats:
     return np.maximum(own, 1e-3 * max(float(np.mean(own)), 1e-12))
 
 
-def _fit_slope(effects: LevelEffects, knee: float) -> _Fit:
-    # Gauss-Newton for the one parameter that is left when the knee is fixed. With a shared error the levels are
-    # correlated; the inverse of such a covariance matrix is known (Sherman & Morrison, 1950).
-    weight, reach = 1.0 / _fit_variance(effects), np.minimum(effects.level, knee)
+def _weighted_product(effects: LevelEffects, a: Floats, b: Floats) -> float:
+    # With a shared error the levels are correlated; the inverse of such a covariance matrix is known (Sherman &
+    # Morrison, 1950).
+    weight = 1.0 / _fit_variance(effects)
     common = effects.shared / (1.0 + effects.shared * float(np.sum(weight)))
+    return float(np.sum(weight * a * b) - common * np.sum(weight * a) * np.sum(weight * b))
+
+
+def _fit_slope(effects: LevelEffects, knee: float) -> _Fit:
+    # Gauss-Newton for the one parameter that is left when the knee is fixed.
+    reach = np.minimum(effects.level, knee)
 
     def product(a: Floats, b: Floats) -> float:
-        return float(np.sum(weight * a * b) - common * np.sum(weight * a) * np.sum(weight * b))
+        return _weighted_product(effects, a, b)
 
     limit = _MAX_GAIN / float(reach.max())
     gains = -np.expm1(-effects.log_ratio)

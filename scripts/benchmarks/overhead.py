@@ -90,7 +90,8 @@ def _measure_ours(
     costs, stated = [], []
     for number in range(options.repetitions):
         profile = directory / f"{subject.name}-{number}.causal"
-        wrapper = [*options.causal_bpf, "run", "--quiet", "--force", "-p", subject.point, "-o", str(profile), "--"]
+        how = ("run", "--quiet", "--force", "-u", "function", "-p", subject.point, "-o", str(profile), "--")
+        wrapper = [*options.causal_bpf, *how]
         taken = _in_random_order(subject, {"none": (), "full": wrapper}, rounds, rng)
         placebo = timing.placebo_rate(profile, subject.point)
         sampled_s = taken["none"].steady_s * taken["none"].rate / placebo
