@@ -34,7 +34,7 @@ def predict(record, workloads):
 
 
 def test_the_longer_side_of_a_barrier(predict):
-    recording = predict("barrier", 8000, 6000, only=["work_a", "work_b"], seconds=20)
+    recording = predict("barrier", 8000, 6000, only=["work_a", "work_b"], seconds=24)
     # The truth is 25 % and nothing.
     assert recording.gain("work_a") > 0.1
     assert recording.gain("work_b") < 0.12
@@ -42,7 +42,7 @@ def test_the_longer_side_of_a_barrier(predict):
 
 
 def test_the_slow_stage_of_a_pipeline(predict):
-    recording = predict("pipeline", 4000, 8000, only=["stage_slow", "stage_fast"], seconds=20)
+    recording = predict("pipeline", 4000, 8000, only=["stage_slow", "stage_fast"], seconds=26)
     # The truth is 50 % and nothing.
     assert recording.gain("stage_slow") > 0.25
     assert recording.gain("stage_slow") > recording.gain("stage_fast") + 0.15
