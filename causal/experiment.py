@@ -278,11 +278,7 @@ class Experiments:
     def _record(self, arm: Arm, pair: Pair, reading: WindowReading, settle_ns: int, void: str | None) -> None:
         region = self.table.region(pair.region) if pair.region else None
         if region:
-            self.writer.region(
-                RegionRecord(
-                    region.name, region.unit, region.binary or None, region.source or None, region.function or None
-                )
-            )
+            self.writer.region(region_record(region))
         self.windows += 1
         window = window_record(arm, pair, region, reading, settle_ns, void, self.points)
         self.writer.window(window)
@@ -322,6 +318,13 @@ def ran_ahead(reading: WindowReading) -> str | None:
 def busy_cpus(reading: WindowReading) -> float:
     """How many CPUs the selected region kept busy."""
     return reading.selected_ns / max(reading.wall_ns, 1)
+
+
+def region_record(region: Region) -> RegionRecord:
+    """A region as the profile keeps it."""
+    return RegionRecord(
+        region.name, region.unit, region.binary or None, region.source or None, region.function or None
+    )
 
 
 def window_record(

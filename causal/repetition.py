@@ -14,10 +14,9 @@ import numpy as np
 
 from causal.child import Child
 from causal.engine import Engine
-from causal.experiment import Status, window_record
+from causal.experiment import Status, region_record, window_record
 from causal.planning import Pair, Planner
 from causal.profile import ProfileWriter
-from causal.profile import Region as RegionRecord
 from causal.regions import RegionTable
 from causal.windows import Arm, PointReading, WindowPlan, WindowReading
 
@@ -87,9 +86,7 @@ class Repetitions:
     def _record(self, arm: Arm, pair: Pair, reading: WindowReading) -> None:
         region = self.table.region(pair.region) if pair.region else None
         if region:
-            self.writer.region(RegionRecord(
-                    region.name, region.unit, region.binary or None, region.source or None, region.function or None
-                ))
+            self.writer.region(region_record(region))
         self.writer.window(window_record(arm, pair, region, reading, 0, None, [END_TO_END]))
 
     def _report(self, arm: Arm, region: int, level: float) -> None:
