@@ -280,6 +280,7 @@ int on_sys_enter(struct bpf_raw_tracepoint_args *ctx)
 	u64 id = bpf_get_current_pid_tgid(), now;
 	u32 tid = id, tgid = id >> 32;
 	long number = ctx->args[1];
+	bool sends = sends_or_closes(number);
 	struct pt_regs regs = {};
 	struct process *p;
 	struct thread *t;
@@ -287,7 +288,7 @@ int on_sys_enter(struct bpf_raw_tracepoint_args *ctx)
 	struct experiment *x;
 
 	t = threads.lookup(&tid);
-	if (number != SYS_GETTID && (!t || (!(t->flags & (F_SENT | F_PAUSED)) && !sends_or_closes(number))))
+	if (number != SYS_GETTID && (!t || (!(t->flags & (F_SENT | F_PAUSED)) && !sends)))
 		return 0;
 	if (!t && !processes.lookup(&tgid))
 		return 0;
@@ -319,7 +320,7 @@ int on_sys_enter(struct bpf_raw_tracepoint_args *ctx)
 		end_pause(t, tid, c, x, now);
 	else if ((t->flags & (F_SENT | F_PAUSED)) == F_SENT)
 		void_pause(t, x, now);
-	if (sends_or_closes(number))
+	if (sends)
 		stamp_sending(t, c, x);
 	return 0;
 }

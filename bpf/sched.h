@@ -4,16 +4,14 @@
 // Waiting for a core shorter than this is the cost of a switch, not a wait.
 #define QUEUE_NOISE_NS 30000
 
-// Rule 4: B waited, and cannot be behind of what woke it.
-static __always_inline void settle_wake(struct thread *b, s64 waker_debt, struct clock *c, u64 now)
+// Rule 4: what B owes after its wait. It cannot be behind of what woke it.
+static __always_inline s64 debt_after_wake(struct thread *b, s64 waker_debt, struct clock *c, u64 now)
 {
 	s64 debt = debt_of(b, c);
 
 	if (b->block_ns)
 		debt = after_wait((s64)(b->block_clock - b->local), now - b->block_ns, c->granted - b->block_clock);
-	if (debt < waker_debt)
-		debt = waker_debt;
-	b->local = c->granted - debt;
+	return debt < waker_debt ? waker_debt : debt;
 }
 
 // The same for the cost of signals in placebo windows.
@@ -84,16 +82,13 @@ static __always_inline bool may_be_a_peer(struct core *core)
 // pay for the same request. Which peer it is is not known here; the target's last sending stands for all.
 static __always_inline void settle_peer(struct thread *b, struct clock *c, struct experiment *x, u64 now)
 {
-	s64 debt = debt_of(b, c), before = debt, sender_debt = (s64)(c->granted - c->sent_local);
+	s64 debt, before = debt_of(b, c);
 
 	if (c->sent_generation != x->generation)
 		return;
 	count(C_WAKES_PEER, 1);
 	settle_cost(b, c->sent_cost, now);
-	if (b->block_ns)
-		debt = after_wait((s64)(b->block_clock - b->local), now - b->block_ns, c->granted - b->block_clock);
-	if (debt < sender_debt)
-		debt = sender_debt;
+	debt = debt_after_wake(b, (s64)(c->granted - c->sent_local), c, now);
 	if (debt < before) {
 		b->local = c->granted - debt;
 		count(C_ANSWERED_NS, before - debt);
@@ -108,6 +103,7 @@ TRACEPOINT_PROBE(sched, sched_waking)
 	struct experiment *x = the_experiment();
 	struct core *core;
 	u64 now;
+	s64 debt;
 
 	if (!b || !c || !x)
 		return 0;
@@ -124,7 +120,8 @@ TRACEPOINT_PROBE(sched, sched_waking)
 		if (a && a != b) {
 			count(C_WAKES_TARGET, 1);
 			settle_cost(b, a->cost, now);
-			settle_wake(b, debt_to_hand_on(a, c), c, now);
+			debt = debt_after_wake(b, debt_to_hand_on(a, c), c, now);
+			b->local = c->granted - debt;
 		} else {
 			count_outside_waker(); // rule 5: no credit, it owes what G grew
 			if (!a && may_be_a_peer(core))
