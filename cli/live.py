@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
+
+from cli.redrawn import Redrawn, is_shown
 
 if TYPE_CHECKING:
     from causal.experiment import Status
@@ -17,36 +17,19 @@ if TYPE_CHECKING:
 _REDRAW_S = 0.2
 
 
-class LiveProgress:
+class LiveProgress(Redrawn[Live]):
     """A few lines on stderr, redrawn in place: time left, current experiment, visit rates, best regions so far."""
 
     def __init__(self, quiet: bool) -> None:
-        self._console = Console(stderr=True, markup=False, emoji=False, highlight=False)
-        shown = not quiet and sys.stderr.isatty()
-        self._live = Live(console=self._console, auto_refresh=False, transient=True) if shown else None
+        console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+        super().__init__(Live(console=console, auto_refresh=False, transient=True) if is_shown(quiet) else None)
         self._drawn = 0.0
-
-    def __enter__(self) -> LiveProgress:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Take the lines away; may be called twice."""
-        if self._live:
-            self._live.stop()
-            self._live = None
 
     def show(self, status: Status) -> None:
         """Draw, at most a few times a second."""
-        if self._live and time.monotonic() - self._drawn >= _REDRAW_S:
+        if self._drawing and time.monotonic() - self._drawn >= _REDRAW_S:
             self._drawn = time.monotonic()
-            self._live.update(render(status), refresh=True)
+            self._drawing.update(render(status), refresh=True)
 
 
 def render(status: Status) -> Group:
