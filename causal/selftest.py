@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 import subprocess
 import sys
@@ -74,7 +75,9 @@ def _rate(blocks: tuple[int, int]) -> float:
     try:
         return float(done.stdout)
     except ValueError:
-        raise CausalError(f"the self-test's program failed: {done.stderr.strip()[-200:]}") from None
+        raise CausalError(
+            f"the self-test's program failed: {done.stderr.strip()[-200:]}", f"run it alone: {shlex.join(done.args)}"
+        ) from None
 
 
 def _predict(path: Path, interruption: Interruption) -> tuple[float, float, float, int, int]:

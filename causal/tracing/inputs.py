@@ -105,7 +105,10 @@ def _table(name: str) -> Iterator[RunInput]:
         raise CausalError(f"{name}: every column needs a name of its own", "the first line names the columns")
     for number, row in enumerate(rows[1:], 2):
         if len(row) != len(header):
-            raise CausalError(f"{name}, row {number}: {len(row)} columns where the header has {len(header)}")
+            raise CausalError(
+                f"{name}, row {number}: {len(row)} columns where the header has {len(header)}",
+                "give every row as many columns as the header, and quote values that hold commas",
+            )
     yield from _rows(name, header, rows[1:])
 
 
