@@ -160,6 +160,7 @@ def can_preload(main: Binary) -> bool:
     """
     return not (
         main.is_static
+        or main.bits == 32
         or main.sanitizer in ("address", "hardware address")
         or "ld-musl" in (main.interpreter or "")
     )
