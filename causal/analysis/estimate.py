@@ -125,7 +125,7 @@ def _judge_all(
     checks = _checks(evidence, overall)
     systematic = [_systematic(item, check) for item, check in zip(evidence, checks, strict=True)]
     fits = [
-        None if item.effects is None else fit_curve(item.effects, error, item.sequential)
+        None if item.effects is None or _never_ran(item) else fit_curve(item.effects, error, item.sequential)
         for item, error in zip(evidence, systematic, strict=True)
     ]
     # One family: the user reads them all in one table, at whatever progress point.
@@ -237,7 +237,7 @@ def _result(
     verdict, explanation = judge(fit, p_value, paced, _why_no_fit(item))
     if phases.applies and measured is not None and verdict in (Verdict.OPTIMISE, Verdict.CONTENTION):
         explanation += f" ({phases_words(measured, phases.factor)})"
-    points = _points(item, systematic, paced, phases)
+    points = _points(item, systematic, paced or _never_ran(item), phases)
     region = _region(profile, item.region)
     result = RegionResult(
         region=item.region,
@@ -297,7 +297,14 @@ def _widened(gain: Gain, systematic: float) -> Gain:
     return Gain(gain.gain, (low, gain.gain + math.hypot(high - gain.gain, systematic)))
 
 
+def _never_ran(item: _Evidence) -> bool:
+    treated = [window for window in item.windows if window.arm == "treated"]
+    return bool(treated) and not any(window.selected_samples or window.cpus for window in treated)
+
+
 def _why_no_fit(item: _Evidence) -> str:
+    if _never_ran(item):
+        return "it never ran in its experiments, so nothing was sped up"
     pairs = len(item.pairs)
     if pairs < MIN_PAIRS:
         return f"only {pairs} experiment{'' if pairs == 1 else 's'} with this region; run longer or use --only"
