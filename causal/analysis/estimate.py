@@ -247,6 +247,7 @@ def _result(
         progress_point=item.point,
         baseline_rate=_baseline_rate(plain, item),
         cpu_share=cpu_share(profile, item.region),
+        off_cpu_share=off_cpu_share(profile, item.region),
         points=points,
         verdict=verdict,
         explanation=explanation,
@@ -350,6 +351,13 @@ def cpu_share(profile: Profile, region: str) -> float | None:
     own = [window for window in profile.windows if window.region == region and window.samples > 0]
     total = sum(window.samples for window in own)
     return sum(window.selected_samples for window in own) / total if total > 0 else None
+
+
+def off_cpu_share(profile: Profile, region: str) -> float | None:
+    """How many threads waited in a region on average, over the whole run; None when waits were not recorded."""
+    if not profile.waits or profile.end is None or profile.end.run_ns <= 0:
+        return None
+    return sum(profile.waits.get(region, {}).values()) / profile.end.run_ns
 
 
 def _rank(result: RegionResult) -> tuple[int, float, str]:

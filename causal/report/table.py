@@ -101,6 +101,8 @@ class TableReporter:
         verdict_cells = 11 if not wide else self._width // 2 - 10
         levels = _LEVELS if self._width >= _ROOMY else _FEW_LEVELS
         shares = {"CPU": [result.cpu_share for result in results]}
+        if any(result.off_cpu_share for result in results):
+            shares["waits"] = [result.off_cpu_share for result in results]
         if any(result.serial_share is not None for result in results):
             shares["serial"] = [result.serial_share for result in results]
         counted = self._width >= _WIDEST

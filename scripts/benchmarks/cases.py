@@ -116,6 +116,18 @@ THREAD_CASES = (
     Case("thread-amd", "amd", "slow", (4800, 6000), (1,), group="threads", unit="thread"),
 )
 
+# Waits. Only the region's waits are reduced: the sleeps, the reads.
+WAIT_CASES = (
+    Case("rest", "rest", "rest", (2000, 4000), (1,), group="waits"),
+    Case("rest-4-threads", "rest", "rest", (1000, 5000), (1,), ("--threads", "4"), group="waits"),
+    Case("rest-work", "rest", "work_a", (4000, 3000), (0,), group="waits"),
+    Case("disk-shorter", "disk", "disk_io", (8000, 60), (1,), group="waits"),
+    Case("disk-longer", "disk", "disk_io", (4000, 100), (1,), group="waits"),
+    Case("disk-work", "disk", "work_a", (8000, 60), (0,), group="waits"),
+    Case("fdatasync", "disk", "fdatasync", (1000, 8), (1,), ("--sync-writes",), "waits", unit="syscall"),
+    Case("sleep-class", "rest", "sleep", (2000, 4000), (1,), group="waits", unit="wait"),
+)
+
 GRANULARITIES_MS = (0.5, 1, 2, 8, 25, 100)
 # Program, function, the amounts as parts of a round, which of them is reduced.
 _GRANULAR: tuple[tuple[str, str, tuple[float, float], int], ...] = (
@@ -147,6 +159,7 @@ ALL_CASES = (
     *QUEUE_CASES,
     *PHASE_CASES,
     *THREAD_CASES,
+    *WAIT_CASES,
     *_oversubscription_cases(),
     *sorted(_granularity_cases(), key=lambda case: float(case.group.split()[0])),
 )

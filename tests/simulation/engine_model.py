@@ -104,6 +104,8 @@ class EngineModel(Observer):
         self._runnable: set[Thread] = set()
         self._sends = PeerClock()
         self._ran_ns = self._given_ns = 0
+        self._waiting: set[Thread] = set()  # in the selected region
+        self._waits_seen = self._waits_ns = 0
         self._task_left: dict[Thread, int] = {}
         self._task_since: dict[Thread, int] = {}
         self._ran: Counter[Core] = Counter()
@@ -113,6 +115,7 @@ class EngineModel(Observer):
     def begin(self) -> None:
         """An experiment begins now (rule 6)."""
         self.active = True
+        self._waits_seen = self.machine.now
         for thread in self.machine.threads:
             rules_of.boundary(thread.clock, self.clock, self.machine.now)
         for core in self.machine.cores:
@@ -164,7 +167,23 @@ class EngineModel(Observer):
 
         self.machine.at(time, tick)
 
+    def _look_at_waits(self) -> None:
+        """G grows while waits go on, not in a lump as they end; rounded in total."""
+        if not self.active or self.arm is Arm.PLAIN:
+            return
+        before = round(self._waits_ns * self.speedup)
+        self._waits_ns += self.machine.now - self._waits_seen
+        self._waits_seen = self.machine.now
+        rules_of.grant_waits(self.clock, len(self._waiting), round(self._waits_ns * self.speedup) - before)
+
+    def _end_wait(self, thread: Thread) -> int:
+        self._waiting.discard(thread)
+        granted = rules_of.end_wait(thread.clock, self.clock)
+        return 0 if self.arm is Arm.DILATION else granted
+
     def _sample(self, core: Core, period: int) -> None:
+        if core.number == 0:
+            self._look_at_waits()
         self.machine.account(core)
         thread = core.thread
         if core in self._idle_since:
@@ -216,6 +235,7 @@ class EngineModel(Observer):
 
     def before_event(self) -> None:
         if self.options.sampler is Sampler.EXACT:
+            self._look_at_waits()
             for core in self.machine.cores:
                 self.machine.account(core)
 
@@ -307,12 +327,16 @@ class EngineModel(Observer):
             self._credit_pause(thread)  # rule 9
         else:
             self._runnable.add(thread)
+            granted = self._end_wait(thread)
             if waker is not None:
+                # A wait that a thread of the target ends shrinks when that thread gets faster, and only then: nothing
+                # is granted for it.
                 self._settle_cost(thread, waker)
                 rules_of.wake(thread.clock, rules_of.hand_on(waker.clock, self.clock), self.clock, now, self.rules)
             else:
                 if self.rules.peer is rules_of.Peer.SINCE_ANY_SEND:
                     peer = self._sends
+                thread.clock.local += granted
                 rules_of.wake_from_outside(thread.clock, peer, self.clock, now, self.rules)
         thread.clock.queued = rules_of.Mark(now, self.clock.granted)
 
@@ -354,6 +378,9 @@ class EngineModel(Observer):
         elif not thread.in_handler:
             rules_of.block(thread.clock, self.clock, now)
             self._runnable.discard(thread)
+            if thread.wait is not None and thread.wait == self.region:
+                thread.clock.waits = self.clock.waited
+                self._waiting.add(thread)
 
     def on_switch_in(self, core: Core, thread: Thread, target_held: bool, handed_over: bool) -> None:
         if self.active and self.arm is not Arm.PLACEBO:
