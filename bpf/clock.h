@@ -53,8 +53,7 @@ struct clock {
 	u64 sent_local; // L of the target thread that last sent something (rule 5)
 	u64 sent_cost;
 	u64 waited;     // what a thread was granted that has waited in the selected regions ever since
-	u64 waits_seen; // when it last grew, in the generation below
-	u64 waits_generation;
+	u64 waits_seen; // when it last grew
 };
 BPF_ARRAY(clocks, struct clock, 1);
 

@@ -95,6 +95,21 @@ static __always_inline void settle_peer(struct thread *b, struct clock *c, struc
 	}
 }
 
+// With more cores nobody would hold up a thread.
+static __always_inline bool queues_are_selected(struct experiment *x)
+{
+	return x->waits == WAITS_BY_CLASS && x->region == WAIT_RUNQUEUE;
+}
+
+// The wait for a core at the end of a pause is like any other (rule 9), but there only because of us: it is not reported.
+static __always_inline void begin_queueing(struct thread *t, struct clock *c, struct experiment *x, u64 now)
+{
+	if (!queues_are_selected(x))
+		return;
+	begin_wait(t, WAIT_RUNQUEUE, 0, c, x, now);
+	t->wait_class = WAIT_NONE;
+}
+
 TRACEPOINT_PROBE(sched, sched_waking)
 {
 	u32 tid = args->pid;
@@ -114,6 +129,7 @@ TRACEPOINT_PROBE(sched, sched_waking)
 	sync_thread(b, x);
 	if (in_pause(b)) {
 		credit_pause(b, now); // rule 9
+		begin_queueing(b, c, x, now);
 	} else {
 		u64 granted = end_wait(b, c, x, now);
 
@@ -123,10 +139,9 @@ TRACEPOINT_PROBE(sched, sched_waking)
 		if (a && a != b) {
 			count(C_WAKES_TARGET, 1);
 			settle_cost(b, a->cost, now);
-			// What a thread of the target ends shrinks when that thread gets faster, and only then: code is
-			// granted nothing for it. For a class of waits the question is what if it were shorter all the same.
-			debt = debt_to_hand_on(a, c) - (x->waits == WAITS_BY_CLASS ? granted : 0);
-			debt = debt_after_wake(b, debt, c, now);
+			// What a thread of the target ends shrinks when that thread gets faster, and only then: nothing is
+			// granted for it.
+			debt = debt_after_wake(b, debt_to_hand_on(a, c), c, now);
 			b->local = c->granted - debt;
 		} else {
 			count_outside_waker(); // rule 5: no credit, it owes what G grew
@@ -149,8 +164,10 @@ static __always_inline void leave_core(struct thread *a, long state, struct core
 	if (in_pause(a))
 		core_was_busy(a, c, x, now);
 	if (preempted) {
-		if (in_pause(a))
+		if (in_pause(a)) {
 			credit_pause(a, now);
+			begin_queueing(a, c, x, now);
+		}
 		a->queue_ns = now;
 		a->queue_clock = c->granted;
 	} else if (!in_pause(a)) {
@@ -191,14 +208,10 @@ static __always_inline s64 debt_after_queue(struct thread *b, struct core *core,
 	return debt;
 }
 
-// With more cores nobody would have held up this thread.
-static __always_inline bool queues_are_selected(struct experiment *x)
-{
-	return x->waits == WAITS_BY_CLASS && x->region == WAIT_RUNQUEUE;
-}
-
 static __always_inline void enter_core(struct thread *b, bool held, bool idle, struct core *core, struct clock *c, struct experiment *x, u64 now)
 {
+	u64 granted = end_wait(b, c, x, now);
+
 	if (in_pause(b) && idle && b->queue_ns) {
 		// Rule 9 with its exception: a core that had to be woken from idleness for the pausing thread alone is a
 		// cost of the pause, not a wait for others.
@@ -207,6 +220,7 @@ static __always_inline void enter_core(struct thread *b, bool held, bool idle, s
 		// A debt below zero is the credit of a pause that took too long: it is kept, here and at wakeups.
 		if (b->queue_ns && held && now > b->queue_ns + QUEUE_NOISE_NS && !queues_are_selected(x))
 			b->local = c->granted - debt_after_queue(b, core, c, now);
+		b->local += granted;
 		if (in_pause(b))
 			b->pause_seg = now;
 	}
@@ -216,8 +230,6 @@ static __always_inline void enter_core(struct thread *b, bool held, bool idle, s
 		b->busy_ns = 0;
 		core_runs(core, now);
 	}
-	if (!in_pause(b))
-		b->local += end_wait(b, c, x, now);
 	b->queue_ns = 0;
 	b->block_ns = 0;
 	see(b, c, now);

@@ -82,6 +82,29 @@ static __always_inline int class_of_wait(long state)
 	return call < 0 ? WAIT_IO : class_of_call(call);
 }
 
+// Rule 1 for waits: while n threads wait in the selected region G grows by n times the virtual speedup of the time, and
+// each of them is spared its own part when its wait ends. At each tick of one core, since a wait can be longer than a
+// window, and whenever n changes: what ticks alone see is no fair share, because pauses begin there.
+static __always_inline void grant_waits(struct experiment *x, struct clock *c, u64 now)
+{
+	u32 region = x->region;
+	u64 *number, since, time, step;
+
+	if (!region || x->waits == WAITS_NONE)
+		return;
+	since = __sync_lock_test_and_set(&c->waits_seen, now);
+	time = since > x->began_ns && now > since ? now - since : 0;
+	number = waiting.lookup(&region);
+	if (!number || !*number || !time)
+		return;
+	count(C_SELECTED_NS, *number * time);
+	if (!running(x, c, now))
+		return;
+	step = time * x->permille / 1000;
+	__sync_fetch_and_add(&c->waited, step);
+	__sync_fetch_and_add(&c->granted, *number * step);
+}
+
 static __always_inline void account_wait(struct thread *t, u64 now)
 {
 	u32 key = t->wait_place << CLASS_BITS | t->wait_class;
@@ -115,6 +138,8 @@ static __always_inline u64 end_wait(struct thread *t, struct clock *c, struct ex
 
 	account_wait(t, now);
 	t->wait_class = WAIT_NONE;
+	if (counted && counted == x->region)
+		grant_waits(x, c, now);
 	uncount(counted);
 	if (!counted || counted != x->region || x->arm < ARM_PLACEBO || x->arm == ARM_DILATION)
 		return 0;
@@ -135,6 +160,8 @@ static __always_inline void begin_wait(struct thread *t, u32 class, u32 place, s
 	t->wait_class = class;
 	t->wait_place = place;
 	t->wait_ns = now;
+	if (which && which == x->region)
+		grant_waits(x, c, now);
 	t->wait_granted = c->waited;
 	if (which) {
 		number = waiting.lookup(&which);
@@ -143,28 +170,4 @@ static __always_inline void begin_wait(struct thread *t, u32 class, u32 place, s
 		__sync_fetch_and_add(number, 1);
 	}
 	uncount(__sync_lock_test_and_set(&t->waits_in, which));
-}
-
-// Rule 1 for waits, at each tick of one core: while n threads wait in the selected region G grows by n times the virtual
-// speedup of the time, and each of them is spared its own part when its wait ends. Not in a lump at the end: a wait can be
-// longer than a window.
-static __always_inline void grant_waits(struct experiment *x, struct clock *c, u64 now)
-{
-	u32 region = x->region;
-	u64 *number, time, step;
-
-	time = c->waits_generation == x->generation && now > c->waits_seen ? now - c->waits_seen : 0;
-	c->waits_seen = now;
-	c->waits_generation = x->generation;
-	if (!region || x->waits == WAITS_NONE)
-		return;
-	number = waiting.lookup(&region);
-	if (!number || !*number)
-		return;
-	count(C_SELECTED_NS, *number * time);
-	if (!running(x, c, now))
-		return;
-	step = time * x->permille / 1000;
-	c->waited += step;
-	__sync_fetch_and_add(&c->granted, *number * step);
 }

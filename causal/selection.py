@@ -46,6 +46,11 @@ def find_regions(
     only = None
     if options.only and unit in (*CODE_UNITS, *waiting.UNITS):
         only = frozenset(region.id for region in table.select(options.only))
+        if unit == "wait" and waiting.WaitClass.LOCK in only:
+            raise UsageError(
+                "lock waits are counted, but not sped up: each is as long as others hold the lock",
+                "speed up the code that holds it: --unit line or function",
+            )
     return scope, table, only
 
 

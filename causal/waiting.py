@@ -53,7 +53,8 @@ def mode_of(unit: str) -> WaitMode:
 def by_region(waits: Waits, mode: WaitMode) -> Counter[int]:
     """The time that threads spent in waits which a virtual speedup of each region would shorten."""
     by_call = tuple(kind for kind in WaitClass if kind is not WaitClass.RUNQUEUE)
-    included = {WaitMode.OF_CODE: OF_CODE, WaitMode.BY_CALL: by_call, WaitMode.BY_CLASS: tuple(WaitClass)}.get(mode, ())
+    by_class = tuple(kind for kind in WaitClass if kind is not WaitClass.LOCK)
+    included = {WaitMode.OF_CODE: OF_CODE, WaitMode.BY_CALL: by_call, WaitMode.BY_CLASS: by_class}.get(mode, ())
     total: Counter[int] = Counter()
     for (place, kind), spent_ns in waits.items():
         if kind in included:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -75,6 +76,7 @@ def estimate(profile: Profile) -> Analysis:
         dilation=overall,
         shares=_shares(profile),
         rates=_rates(windows, names),
+        waits=_waits(profile),
     )
 
 
@@ -353,11 +355,28 @@ def cpu_share(profile: Profile, region: str) -> float | None:
     return sum(window.selected_samples for window in own) / total if total > 0 else None
 
 
+def _waits(profile: Profile) -> dict[str, float]:
+    total: Counter[str] = Counter()
+    for classes in profile.waits.values():
+        total.update(classes)
+    length_ns = _watched_ns(profile)
+    return {kind: spent_ns / length_ns for kind, spent_ns in sorted(total.items())} if length_ns > 0 else {}
+
+
+def _watched_ns(profile: Profile) -> float:
+    # How long the target was watched, 0 where unknown.
+    if profile.end is None:
+        return 0.0
+    startup_s = profile.end.diagnosis.get("startup_s", 0.0)
+    return profile.end.run_ns - (startup_s * 1e9 if isinstance(startup_s, int | float) else 0.0)
+
+
 def off_cpu_share(profile: Profile, region: str) -> float | None:
     """How many threads waited in a region on average, over the whole run; None when waits were not recorded."""
-    if not profile.waits or profile.end is None or profile.end.run_ns <= 0:
+    length_ns = _watched_ns(profile)
+    if not profile.waits or length_ns <= 0:
         return None
-    return sum(profile.waits.get(region, {}).values()) / profile.end.run_ns
+    return sum(profile.waits.get(region, {}).values()) / length_ns
 
 
 def _rank(result: RegionResult) -> tuple[int, float, str]:

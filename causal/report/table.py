@@ -55,6 +55,9 @@ class TableReporter:
         if not analysis.regions and analysis.shares:
             self._render_shares(analysis)
         self._render_diagnosis(analysis.diagnosis, len(analysis.command) > 0)
+        if analysis.waits:
+            waits = ", ".join(f"{kind} {threads:.2f}" for kind, threads in analysis.waits.items())
+            self._line(f"Threads off the CPU, on average: {waits}.", style="dim")
 
     def _render_point(self, point: str, results: Sequence[RegionResult]) -> None:
         rate = next((result.baseline_rate for result in results if result.baseline_rate is not None), None)

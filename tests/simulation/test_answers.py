@@ -9,8 +9,8 @@ import pytest
 
 from tests.simulation import questions, workloads
 from tests.simulation.clock_rules import Peer
-from tests.simulation.engine_model import Arm
-from tests.simulation.experiment import Span, predicted_gain, true_gain, virtually
+from tests.simulation.engine_model import QUEUE, Arm
+from tests.simulation.experiment import Span, predicted_gain, really, true_gain, virtually
 from tests.simulation.programs import S
 
 SPAN = Span(S, S // 5)
@@ -127,3 +127,12 @@ def test_an_idle_pool_gains_nothing():
     truth, found = points(workloads.idle_pool(), "idle", 0.5)
     assert truth == pytest.approx(0, abs=0.1)
     assert found == pytest.approx(0, abs=1)
+
+
+@pytest.mark.parametrize(("threads", "cores"), [(4, 2), (3, 1)])
+def test_more_cores(threads, cores):
+    """Without any wait for a core the program is as fast as on enough of them."""
+    here, roomy = (workloads.independent(threads=threads, cores=n) for n in (cores, threads))
+    truth = 100 * (1 - really(roomy, None, 0, SPAN).interval_ns / really(here, None, 0, SPAN).interval_ns)
+    found = [100 * predicted_gain(here, QUEUE, 1.0, SPAN, questions.MENDED, seed) for seed in range(2)]
+    assert statistics.fmean(found) == pytest.approx(truth, abs=4)
