@@ -174,7 +174,7 @@ static __always_inline u32 region_of_stack(struct bpf_perf_event_data *ctx, stru
 	return 0;
 }
 
-static __always_inline u32 region_of_sample(struct bpf_perf_event_data *ctx, struct thread *t, u32 tid)
+static __always_inline u32 region_of_sample(struct bpf_perf_event_data *ctx, struct thread *t, struct experiment *x, u32 tid)
 {
 	struct process *p = processes.lookup(&t->tgid);
 	struct space *s;
@@ -184,6 +184,8 @@ static __always_inline u32 region_of_sample(struct bpf_perf_event_data *ctx, str
 		return 0;
 	if (p->region)
 		return p->region;
+	if (x->waits == WAITS_BY_CALL)
+		return ctx->regs.cs & 3 ? 0 : region_of_call();
 	label = thread_regions.lookup(&tid);
 	if (label)
 		return *label;
@@ -306,8 +308,10 @@ int on_sample(struct bpf_perf_event_data *ctx)
 
 	if (!c || !x)
 		return 0;
-	if (bpf_get_smp_processor_id() == CUTTING_CPU)
+	if (bpf_get_smp_processor_id() == CUTTING_CPU) {
 		cut_windows(x, c, now);
+		grant_waits(x, c, now);
+	}
 	core = this_core(x);
 	if (core)
 		count_outside(core, now);
@@ -324,7 +328,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	time = weigh(t, core, x, ctx->sample_period, now);
 	if (user && running(x, c, now))
 		spins = look_for_spin(ctx, t, c, now); // before the clock moves: what is granted now is no part of that wait
-	region = region_of_sample(ctx, t, tid);
+	region = region_of_sample(ctx, t, x, tid);
 	if (region != x->region || x->arm == ARM_OFF) {
 		count(C_OTHERS_NS, time);
 		if (t->flags & F_LINKED)

@@ -40,6 +40,7 @@ from causal.symbols.elf import Binary
 from causal.symbols.executables import find_command, resolve_executable
 from causal.symbols.libraries import libraries_of
 from causal.target import Target
+from causal.waiting import WaitClass, mode_of
 from causal.windows import EngineOptions
 
 _TERMINATE_PATIENCE_S = 5.0
@@ -201,7 +202,7 @@ def prepared(
         ProfileWriter(options.output, options.force) as writer,
         contextlib.closing(Claims()) as claims,
     ):
-        engine.load(len(subject.specs))
+        engine.load(len(subject.specs), mode_of(subject.unit))
         engine.sample_cost_ns = measure_sample_cost(engine)
         engine.set_period(options.period_ns or choose_period(engine.sample_cost_ns, options.overhead))
         engine.write_ranges(subject.table.ranges)
@@ -302,13 +303,14 @@ class Recorder:
         self.startup_ns = time.monotonic_ns() - self.began_ns
         self.writer.startup(self.startup_ns)
 
-    def finish(self, reason: str, exit_status: int | None, pairs: int) -> None:
-        """Write the last records."""
+    def finish(self, reason: str, exit_status: int | None, pairs: int, notes: Sequence[str] = ()) -> None:
+        """Write the last records; `notes` are for the user."""
         counters = self.engine.counters()
         samples = self.engine.region_samples()
         for region in self.subject.table:
             if samples[region.id]:
                 self.writer.samples(region.name, int(samples[region.id]))
+        self._write_waits()
         run_ns = time.monotonic_ns() - self.began_ns
         self.writer.runtime(run_ns)
         self.writer.end(
@@ -320,9 +322,18 @@ class Recorder:
                 period_ns=self.engine.options.period_ns,
                 run_ns=run_ns,
                 diagnosis=self._diagnosis(counters, pairs),
-                messages=self._messages(counters),
+                messages=(*self._messages(counters), *notes),
             )
         )
+
+    def _write_waits(self) -> None:
+        found: dict[int, dict[WaitClass, int]] = {}
+        for (place, kind), spent_ns in self.engine.waits().items():
+            at = int(kind) if self.subject.unit == "wait" else place
+            found.setdefault(at, {})[kind] = spent_ns
+        for place, classes in sorted(found.items()):
+            name = self.subject.table.region(place).name if place else ""
+            self.writer.waits(name, {kind.label: spent_ns for kind, spent_ns in sorted(classes.items())})
 
     def _diagnosis(self, counters: dict[str, int], pairs: int) -> dict[str, Any]:
         renamed = {"stacks_truncated": "truncated", "signals_voided": "signals_void"}
@@ -400,7 +411,7 @@ class _Run:
             run = base.experiments(lambda: child.poll() is None, lambda: throttled_periods(child.pid))
             duration_s = self.options.duration_s
             reason = run.run(None if duration_s is None else round(duration_s * 1e9))
-            base.finish(reason, child.status, run.pairs)
+            base.finish(reason, child.status, run.pairs, run.notes())
             return self._leave(child, reason)
 
     def repeat(self) -> Outcome:

@@ -16,7 +16,7 @@ import heapq
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -31,6 +31,7 @@ from causal.symbols.functions import FunctionTable
 from causal.symbols.libraries import library_matches
 from causal.symbols.lines import SourceLines
 from causal.symbols.nearest import near_names
+from causal.waiting import CALL_REGIONS, WaitClass
 
 RANGE_DTYPE = np.dtype([("start", "<u8"), ("end", "<u8"), ("region", "<u4"), ("pad", "<u4")])
 NO_REGION = 0
@@ -84,8 +85,8 @@ class Scope:
 
 
 class RegionTable:
-    """The regions of one run, all of one unit: "line", "file", "function", "module" or "thread". Ids are dense and
-    never change.
+    """The regions of one run, all of one unit: "line", "file", "function", "module", "thread", "process", "wait" or
+    "syscall". Ids are dense and never change.
 
     `max_ranges` is the size of the kernel's table; going beyond raises CausalError.
     """
@@ -198,6 +199,17 @@ class RegionTable:
         start, end = (np.array([bound], np.uint64) for bound in _WHOLE_FILE)
         self._add_ranges(path, start, end, np.array([region.id], np.uint32))
         return region
+
+    def add_waits(self) -> None:
+        """Make the classes of waits the regions (unit `wait`); their ids are those of the kernel side."""
+        for kind in WaitClass:
+            self._new_region(kind.label, "", kind.label)
+
+    def add_calls(self, names: Mapping[int, str]) -> None:
+        """Make system calls the regions (unit `syscall`), by their names: number n gets the id n + 1."""
+        for number in range(CALL_REGIONS):
+            name = names.get(number, f"system call {number}")
+            self._new_region(name, "", name)
 
     def region_for_thread(self, label: str) -> Region:
         """The region of all threads with this label, made at its first use."""

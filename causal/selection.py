@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from causal import waiting
 from causal.errors import CausalError, UsageError
 from causal.project import ProjectScope
 from causal.regions import CODE_UNITS, RegionTable, Scope
@@ -14,7 +15,7 @@ from causal.symbols.elf import Binary
 if TYPE_CHECKING:
     from causal.recording import RecordingOptions
 
-UNITS = (*CODE_UNITS, "module", "thread", "process")
+UNITS = (*CODE_UNITS, "module", "thread", "process", *waiting.UNITS)
 
 
 def check_unit(unit: str | None) -> None:
@@ -38,10 +39,28 @@ def find_regions(
     elif unit == "module":
         for path in filter(scope.includes, known):
             table.add_module(path)
+    elif unit == "wait":
+        table.add_waits()
+    elif unit == "syscall":
+        table.add_calls(system_calls())
     only = None
-    if options.only and unit in CODE_UNITS:
+    if options.only and unit in (*CODE_UNITS, *waiting.UNITS):
         only = frozenset(region.id for region in table.select(options.only))
+        if unit == "wait" and waiting.WaitClass.LOCK in only:
+            raise UsageError(
+                "lock waits are counted, but not sped up: each is as long as others hold the lock",
+                "speed up the code that holds it: --unit line or function",
+            )
     return scope, table, only
+
+
+def system_calls() -> dict[int, str]:
+    """The names of system calls by their numbers on this machine. Raises CausalError without bcc, which knows them."""
+    try:
+        from bcc.syscall import syscalls
+    except ImportError:
+        raise CausalError("the Python package bcc is missing", "sudo apt install python3-bpfcc") from None
+    return {number: name.decode() for number, name in syscalls.items()}
 
 
 def default_unit(mains: Sequence[Binary]) -> str:

@@ -35,6 +35,7 @@ class EngineOptions:
     max_spaces: int = 1_024
     max_points: int = 16
     max_calls: int = 8_192
+    max_waits: int = 65_536
     max_frames: int = 48
     max_answers: int = 8_192
 

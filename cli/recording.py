@@ -29,8 +29,9 @@ def declare_measurement(parser: argparse.ArgumentParser) -> argparse._ArgumentGr
         "NAME=SPEC; repeatable",
     )  # fmt: skip
     what.add_argument(
-        "-u", "--unit", choices=("line", "file", "function", "module", "thread", "process"),
-        help="what is sped up (default: line where there is debug information, else function)",
+        "-u", "--unit", choices=("line", "file", "function", "module", "thread", "process", "wait", "syscall"),
+        help="what is sped up: code, threads, processes, system calls, or waits by class: I/O, lock, runqueue, sleep, "
+        "idle (default: line where there is debug information, else function)",
     )  # fmt: skip
     what.add_argument(
         "-s", "--scope", metavar="PATTERN", action="append", default=[],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -75,6 +76,7 @@ def estimate(profile: Profile) -> Analysis:
         dilation=overall,
         shares=_shares(profile),
         rates=_rates(windows, names),
+        waits=_waits(profile),
     )
 
 
@@ -247,6 +249,7 @@ def _result(
         progress_point=item.point,
         baseline_rate=_baseline_rate(plain, item),
         cpu_share=cpu_share(profile, item.region),
+        off_cpu_share=off_cpu_share(profile, item.region),
         points=points,
         verdict=verdict,
         explanation=explanation,
@@ -357,6 +360,30 @@ def cpu_share(profile: Profile, region: str) -> float | None:
     own = [window for window in profile.windows if window.region == region and window.samples > 0]
     total = sum(window.samples for window in own)
     return sum(window.selected_samples for window in own) / total if total > 0 else None
+
+
+def _waits(profile: Profile) -> dict[str, float]:
+    total: Counter[str] = Counter()
+    for classes in profile.waits.values():
+        total.update(classes)
+    length_ns = _watched_ns(profile)
+    return {kind: spent_ns / length_ns for kind, spent_ns in sorted(total.items())} if length_ns > 0 else {}
+
+
+def _watched_ns(profile: Profile) -> float:
+    # How long the target was watched, 0 where unknown.
+    if profile.end is None:
+        return 0.0
+    startup_s = profile.end.diagnosis.get("startup_s", 0.0)
+    return profile.end.run_ns - (startup_s * 1e9 if isinstance(startup_s, int | float) else 0.0)
+
+
+def off_cpu_share(profile: Profile, region: str) -> float | None:
+    """How many threads waited in a region on average, over the whole run; None when waits were not recorded."""
+    length_ns = _watched_ns(profile)
+    if not profile.waits or length_ns <= 0:
+        return None
+    return sum(profile.waits.get(region, {}).values()) / length_ns
 
 
 def _rank(result: RegionResult) -> tuple[int, float, str]:
