@@ -7,10 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from causal.drt.atoms import split_groups
 from causal.drt.features import group_identical, make_features
 from causal.drt.ladder import cluster
 from causal.drt.model import Options, explain
 from causal.drt.modes import has_valley
+from causal.drt.problem import make_problem
+from causal.drt.shapes import LINEAR
 from causal.drt.tree import count_leaves
 from causal.errors import UsageError
 
@@ -57,6 +60,22 @@ def test_a_group_in_which_a_class_that_grows_leaves_one_that_does_not():
     found = cluster(make_traces(size, cost, ["blanks"], blanks[:, None]), blanks, blanks)
     assert (found.k, found.shape.name) == (2, "square")
     assert (found.labels == (kind == 2)).all()
+
+
+def test_small_groups_are_rarely_taken_for_two_lines():
+    """A dozen traces along one line fit two lines too well by chance; two lines that meet are found all the same."""
+    rng = np.random.default_rng(13)
+    count, each = 120, 12
+    size = rng.uniform(1, 100, (count, each))
+    cost = 20 + size
+    cost[:20, ::2] = 20  # one half of the first groups does not grow
+    cost += 2 * rng.standard_normal(cost.shape)
+    groups = np.repeat(np.arange(count), each)
+    problem = make_problem(size.reshape(-1, 1), cost.ravel(), LINEAR, 0.0)
+    atoms = split_groups(problem, groups, groups).reshape(count, each)
+    split = np.array([len(set(row)) > 1 for row in atoms])
+    assert split[:20].mean() >= 0.7
+    assert split[20:].mean() <= 0.05
 
 
 @pytest.mark.parametrize("grouped", [True, False])
