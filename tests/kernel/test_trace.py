@@ -193,7 +193,7 @@ def journal_whole(directory):
 def test_a_run_that_never_ends_is_ended_by_its_timeout(causal_bpf, tmp_path):
     (tmp_path / "list.csv").write_text("seconds\n0.01\n0.02\n60\n")
     out = tmp_path / "traces"
-    counted = ("-b", "libc", "--function", "clock_nanosleep", "--timeout", "300ms", "--repeat", 1)
+    counted = ("-b", "libc", "--function", "clock_nanosleep", "--timeout", "800ms", "--repeat", 1)
     done = causal_bpf("trace", "-o", out, "--inputs", tmp_path / "list.csv", *counted, "--", "sleep", "{}")
     assert done.code == 0, done
     traces = traces_of(out)
