@@ -1,35 +1,23 @@
 // Where in its code a thread is as it leaves its core.
 
-// The innermost frame in scope of the current thread, which is about to wait. The innermost frame of all is as a rule
-// one of the C library's wrappers, which hide their caller (see region_of_hidden_caller).
-static __always_inline u32 region_of_waiting_stack(void *ctx, struct space *s)
+// Fewer than for samples, because the verifier has patience for so much only; who waits is rarely deep in recursion.
+#define MAX_WAIT_FRAMES (MAX_FRAMES / 2)
+
+// The current thread is about to wait. Its innermost frame is as a rule one of the C library's wrappers, which hide their
+// caller (see region_of_hidden_caller).
+static __always_inline u32 region_of_waiting_stack(void *ctx, struct space *s, u32 selected)
 {
-	int zero = 0, i, frames;
+	int zero = 0, frames;
 	struct stack *stack = stacks.lookup(&zero);
-	bool mapped = false;
-	u32 region;
 
 	if (!stack)
 		return 0;
-	frames = bpf_get_stack(ctx, stack->ip, MAX_FRAMES * sizeof(u64), BPF_F_USER_STACK);
-	if (frames <= 0)
+	frames = walk_stack(ctx, stack);
+	if (!frames)
 		return 0;
-	frames /= sizeof(u64);
-	region = region_at(stack->ip[0], s, &mapped);
-	if (region)
-		return region;
-	region = region_of_hidden_caller(saved_register(__builtin_offsetof(struct pt_regs, sp)),
-					 saved_register(__builtin_offsetof(struct pt_regs, bp)), s);
-	if (region)
-		return region;
-	for (i = 1; i < MAX_FRAMES; i++) {
-		if (i >= frames)
-			return 0;
-		region = region_at(stack->ip[i] - 1, s, &mapped);
-		if (region)
-			return region;
-	}
-	return 0;
+	return region_of_frames(stack, frames, saved_register(__builtin_offsetof(struct pt_regs, sp)),
+				saved_register(__builtin_offsetof(struct pt_regs, bp)), s, selected,
+				MAX_WAIT_FRAMES, false);
 }
 
 static __always_inline u32 place_of_wait(void *ctx, struct thread *t, struct experiment *x)
@@ -49,7 +37,7 @@ static __always_inline u32 place_of_wait(void *ctx, struct thread *t, struct exp
 		return *label;
 	which = p->space;
 	s = spaces.lookup(&which);
-	return s ? region_of_waiting_stack(ctx, s) : 0;
+	return s ? region_of_waiting_stack(ctx, s, x->region) : 0;
 }
 
 // The current thread leaves its core.

@@ -30,7 +30,7 @@ from causal.btf import task_offsets
 from causal.errors import CausalError
 from causal.perf_events import CpuClock, online_cpus, spread_periods
 from causal.waiting import CLASS_BITS, WaitClass, WaitMode, Waits, by_region
-from causal.windows import Arm, EngineOptions, PointReading, WindowPlan, WindowReading
+from causal.windows import Arm, Attribution, EngineOptions, PointReading, WindowPlan, WindowReading
 
 BPF_DIRECTORY = Path(__file__).resolve().parent.parent / "bpf"
 PAUSE_SIGNAL = signal.SIGURG
@@ -208,6 +208,9 @@ class Engine:
             "MAX_MAPPINGS": options.max_mappings,
             "MAX_SPACES": options.max_spaces,
             "MAX_WAITS": options.max_waits,
+            "MAX_SITES": options.max_sites,
+            "FIRST_SITE": options.max_regions - options.max_sites,
+            "ATTRIBUTION": int(options.attribution),
             "MAX_POINTS": options.max_points,
             "MAX_CALLS": options.max_calls,
             "MAX_FRAMES": options.max_frames,
@@ -506,6 +509,12 @@ class Engine:
     def region_samples(self) -> npt.NDArray[np.uint64]:
         """Samples by region id since loading (a copy)."""
         return self._kernel.region_samples.copy()
+
+    def sites(self) -> dict[int, tuple[int, int]]:
+        """Call sites seen since loading: region id -> (region, region of the next frame in scope above it, or 0)."""
+        if self.options.attribution is not Attribution.CALL_SITE:
+            return {}
+        return {number.value: (key.region, key.caller) for key, number in self._kernel.bpf["sites"].items()}
 
     def waits(self) -> Waits:
         """Thread time off the CPU since loading, of waits that are over."""

@@ -14,7 +14,7 @@ import platform
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from causal.symbols.executables import find_command, resolve_executable
 from causal.symbols.libraries import libraries_of
 from causal.target import Target
 from causal.waiting import WaitClass, mode_of
-from causal.windows import EngineOptions
+from causal.windows import Attribution, EngineOptions
 
 _TERMINATE_PATIENCE_S = 5.0
 # Wakeups in a period beyond which contended locks are predicted several points too low.
@@ -66,6 +66,7 @@ class RecordingOptions:
     force: bool = False
     companions: Sequence[int] = ()  # pids on the clock that are no regions
     pauses: bool = True
+    attribution: Attribution = Attribution.INNERMOST
     engine: EngineOptions = field(default_factory=EngineOptions)
 
 
@@ -198,7 +199,7 @@ def prepared(
     rng = random.Random(options.seed)
     began_ns = time.monotonic_ns()
     with (
-        Engine(options.engine, rng) as engine,
+        Engine(replace(options.engine, attribution=options.attribution), rng) as engine,
         ProfileWriter(options.output, options.force) as writer,
         contextlib.closing(Claims()) as claims,
     ):
@@ -283,6 +284,7 @@ class Recorder:
                 machine=machine(),
                 options={
                     "unit": self.subject.unit,
+                    "attribution": self.options.attribution.name.lower(),
                     "period_ns": self.engine.options.period_ns,
                     "seed": self.options.seed,
                     "duration_s": self.options.duration_s,

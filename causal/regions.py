@@ -17,7 +17,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -99,6 +99,7 @@ class RegionTable:
         self._by_line: dict[tuple[str, int], Region] = {}
         self._source_names: dict[str, str] = {}  # short name -> path
         self._plain: list[str] = []  # names before they were told apart
+        self._sites: dict[int, tuple[Region, Region]] = {}  # id -> itself, the region whose call site it is
         self._parts: list[NDArray[np.void]] = []
         self._slices: dict[str, tuple[int, int]] = {}
         self._size = 0
@@ -107,10 +108,16 @@ class RegionTable:
         return len(self._regions)
 
     def __iter__(self) -> Iterator[Region]:
-        return iter(self._regions)
+        yield from self._regions
+        yield from (site for site, _ in self._sites.values())
+
+    def __contains__(self, region_id: int) -> bool:
+        return region_id in self._sites or 1 <= region_id <= len(self._regions)
 
     def region(self, region_id: int) -> Region:
         """The region with this id. Raises KeyError for 0 and for ids never given."""
+        if region_id in self._sites:
+            return self._sites[region_id][0]
         if not 1 <= region_id <= len(self._regions):
             raise KeyError(region_id)
         return self._regions[region_id - 1]
@@ -200,6 +207,14 @@ class RegionTable:
         self._add_ranges(path, start, end, np.array([region.id], np.uint32))
         return region
 
+    def add_site(self, region_id: int, region: int, caller: int) -> None:
+        """Make a region as called from another (0: from nothing in scope) a region; known ones are passed over."""
+        if region_id in self._sites:
+            return
+        inner = self.region(region)
+        name = f"{inner.name} from {self.region(caller).name}" if caller else inner.name
+        self._sites[region_id] = replace(inner, id=region_id, name=name), inner
+
     def add_waits(self) -> None:
         """Make the classes of waits the regions (unit `wait`); their ids are those of the kernel side."""
         for kind in WaitClass:
@@ -228,12 +243,19 @@ class RegionTable:
         return [chosen[region_id] for region_id in sorted(chosen)]
 
     def matches(self, region: Region, patterns: Sequence[str]) -> bool:
-        """Whether any pattern means this region: its name, a glob, or its name without parameters or `@file`."""
+        """Whether any pattern means this region: its name, a glob, or its name without parameters or `@file`.
+
+        A call site is also meant by what means the region that is called.
+        """
+        if region.id in self._sites and self.matches(self._sites[region.id][1], patterns):
+            return True
         for pattern in patterns:
             if pattern == region.name or fnmatch.fnmatchcase(region.name, pattern):
                 return True
             if self.unit == "module" and library_matches(pattern, region.binary):
                 return True
+            if region.id in self._sites:
+                continue
             if self.unit == "function" and _matches_function(pattern, self._plain[region.id - 1]):
                 return True
             if region.source and _matches_source(pattern, region):

@@ -11,6 +11,7 @@ from causal.project import ProjectScope
 from causal.regions import CODE_UNITS, RegionTable, Scope
 from causal.symbols.debugfile import find_debug_path
 from causal.symbols.elf import Binary
+from causal.windows import Attribution
 
 if TYPE_CHECKING:
     from causal.recording import RecordingOptions
@@ -43,8 +44,9 @@ def find_regions(
         table.add_waits()
     elif unit == "syscall":
         table.add_calls(system_calls())
+    _check_attribution(options, unit)
     only = None
-    if options.only and unit in (*CODE_UNITS, *waiting.UNITS):
+    if options.only and unit in (*CODE_UNITS, *waiting.UNITS) and not by_site(options):
         only = frozenset(region.id for region in table.select(options.only))
         if unit == "wait" and waiting.WaitClass.LOCK in only:
             raise UsageError(
@@ -52,6 +54,18 @@ def find_regions(
                 "speed up the code that holds it: --unit line or function",
             )
     return scope, table, only
+
+
+def by_site(options: RecordingOptions) -> bool:
+    """Whether regions are split by their call sites, which turn up while the target runs."""
+    return options.attribution is Attribution.CALL_SITE
+
+
+def _check_attribution(options: RecordingOptions, unit: str) -> None:
+    if options.attribution is not Attribution.INNERMOST and unit not in (*CODE_UNITS, "module"):
+        name = "--callers" if by_site(options) else "--inclusive"
+        hint = "choose --unit line, file, function or module"
+        raise UsageError(f"{name} is about code, which the unit {unit} is not", hint)
 
 
 def system_calls() -> dict[int, str]:
