@@ -62,6 +62,10 @@ class Victims:
         except InjectionError as error:
             assert error.reason == "failed" and "no answer" in error.message, (number, error)
             return False
+        finally:
+            if mode == "spin":  # it would take the CPU from the others
+                target.stdin.write("x")
+                target.stdin.flush()
         return True
 
     def results(self):

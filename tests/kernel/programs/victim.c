@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -59,14 +60,18 @@ __attribute__((noinline)) static double mix(int rounds)
 	return x + y + z + (double)(a ^ b ^ c ^ d ^ e ^ f);
 }
 
+// Until its input says so, and one round more.
 static int spin(void)
 {
+	struct pollfd input = {.events = POLLIN};
 	double first = mix(100000);
-	int i;
+	int over;
 
-	for (i = 0; i < 20; i++)
+	do {
+		over = poll(&input, 1, 0);
 		if (mix(100000) != first)
 			return 0;
+	} while (!over);
 	return 1;
 }
 
