@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from causal.race import Rule, RunningGain
+from causal.race import Noise, Rule, RunningGain
 from causal.windows import Arm
 
 # Below this share of the samples a region is not worth an experiment: even gone, the program would gain less than that.
@@ -175,12 +175,16 @@ class Planner:
         points = self._running[region]
         for point, gain in gains.items():
             points[point].add(level, gain)
-        rules = [running.settled() for running in points.values()]
+        rules = [running.settled(self._noise_elsewhere(region, point)) for point, running in points.items()]
         if region in self.settled or not rules or None in rules:
             return None
         # Every point was stopped when the last was: one that made it wait for its effect makes all of them sequences.
         self.settled[region] = "effect" if "effect" in rules else "precise"
         return self.settled[region]
+
+    def _noise_elsewhere(self, region: int, point: str) -> Noise:
+        others = (points[point].noise for other, points in self._running.items() if other != region and point in points)
+        return sum(others, Noise())
 
     def next_pair(self, samples: Mapping[int, int]) -> Pair | None:
         """The next pair given the samples per region of late; None when nothing in scope runs."""

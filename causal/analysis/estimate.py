@@ -15,7 +15,7 @@ from causal.analysis.multiple import benjamini_hochberg
 from causal.analysis.pairs import PairData, collect_pairs, usable, visits_of
 from causal.analysis.per_visit import compare_per_visit
 from causal.analysis.phases import NO_PHASES, PhaseFactor, in_own_phases, phase_factor, undisturbed_run_ns
-from causal.analysis.rates import MIN_PAIRS, LevelEffects, level_effects, pooled_gain
+from causal.analysis.rates import BORROWED_DF, MIN_PAIRS, LevelEffects, Noise, level_effects, pooled_effect, pooled_gain
 from causal.analysis.results import Analysis, CurveFit, Gain, PointResult, RegionResult, Verdict
 from causal.analysis.verdict import is_paced, judge, phases_words
 from causal.profile import Profile, Region, Window
@@ -56,7 +56,7 @@ def estimate(profile: Profile) -> Analysis:
     profile = replace(profile, windows=mark_disturbed(profile.windows))
     windows = usable(profile.windows)
     names = point_names(profile)
-    evidence = [item for point in names for item in _gather(profile, point)]
+    evidence = [item for point in names for item in _with_noise_of_all(_gather(profile, point))]
     overall, certain = {}, {}
     for point in names:
         pooled = pooled_gain([item.dilation_pairs for item in evidence if item.point == point])
@@ -116,6 +116,22 @@ def _gather(profile: Profile, point: str) -> list[_Evidence]:
                 sequential=profile.settled.get(region) == "effect",
             )
         )
+    return found
+
+
+def _with_noise_of_all(evidence: Sequence[_Evidence]) -> list[_Evidence]:
+    # Two or three pairs do not know how much they vary, and intervals that admit that (Student's t with one or two
+    # degrees of freedom) say nothing. How much pairs vary is a property of the program more than of the region: what
+    # the other regions and the dilation windows know of it is lent.
+    own = [None if item.effects is None else item.effects.noise for item in evidence]
+    dilated = [effect.noise for item in evidence if (effect := pooled_effect([item.dilation_pairs])) is not None]
+    found = []
+    for number, item in enumerate(evidence):
+        noise = own[number]
+        if noise is not None and noise.df < BORROWED_DF:
+            others = [part for other, part in enumerate(own) if other != number and part is not None]
+            item = replace(item, effects=level_effects(item.pairs, Noise.pooled([*others, *dilated])))
+        found.append(item)
     return found
 
 
@@ -254,12 +270,16 @@ def _result(
         pairs=len(item.pairs),
         phase_factor=phases.factor,
     )
-    if paced or fit is None:
+    if paced or fit is None or (verdict is Verdict.UNDECIDED and not _tells_something(fit)):
         return result
     result = replace(result, p_value=p_value, fit=fit)
-    if sum(point.program_speedup is not None for point in points) < _MIN_LEVELS_FOR_SLOPE:
+    if sum(point.raw is not None for point in points) < _MIN_LEVELS_FOR_SLOPE:
         return result
     return replace(result, slope=fit.slope, slope_ci=fit.ci, knee=fit.knee)
+
+
+def _tells_something(fit: CurveFit) -> bool:
+    return any(fit.at(level).is_evidence(level) for level in (min(_RANKED_AT, fit.max_level), fit.max_level))
 
 
 def _points(item: _Evidence, systematic: float, withheld: bool, phases: PhaseFactor) -> tuple[PointResult, ...]:
@@ -288,6 +308,8 @@ def _point(
     if gain is None or withheld:
         return PointResult(speedup, None, None, raw, experiments, visits)
     whole = phases.gain(gain)
+    if speedup > 0 and not whole.is_evidence(speedup):
+        return PointResult(speedup, None, None, raw, experiments, visits)
     return PointResult(speedup, whole.gain, whole.ci, raw, experiments, visits)
 
 

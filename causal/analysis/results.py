@@ -7,6 +7,11 @@ from enum import Enum
 
 Interval = tuple[float, float]
 
+# However small the speedup, an interval of so many points to either side may be shown.
+_ALWAYS_SHOWN = 0.1
+# One of more than this never: 100 points.
+_NEVER_SHOWN = 1.0
+
 
 class Verdict(Enum):
     """What to do about a region, in as few words as fit a table column."""
@@ -42,6 +47,16 @@ class Gain:
     def margin(self) -> float:
         """The longer arm of the interval: what may honestly follow a plus-minus sign."""
         return max(self.gain - self.ci[0], self.ci[1] - self.gain)
+
+    def is_evidence(self, speedup: float) -> bool:
+        """Whether this says more about a virtual speedup than is known without an experiment.
+
+        What makes a part of a program s faster makes all of it at most s faster, so s/2 give or take s/2 is known
+        beforehand. A longer interval is a number only when it excludes that there is no effect.
+        """
+        if self.ci[0] <= 0.0 <= self.ci[1]:
+            return self.margin <= max(_ALWAYS_SHOWN, speedup / 2)
+        return self.margin <= _NEVER_SHOWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,6 @@ _SHARES = 12
 _SENTENCES = 10
 # A function's name beside its line is left out when so little of it would be seen.
 _LEAST_FUNCTION = 4
-# A margin of more than this (100 points) is no answer.
-_MEANINGLESS = 1.0
 # The smallest gain that fills a curve: without it a table of nothing shows mountains of noise.
 _MIN_SCALE = 0.1
 _SHORT = {
@@ -91,8 +89,9 @@ class TableReporter:
         table.add_column("best", justify="right", no_wrap=True, width=_GAIN_CELLS)
         table.add_column("verdict", no_wrap=True)
         for result in results:
-            best = None if result.fit is None else self._gain_at(result, result.fit.max_level)
-            table.add_row(self._region(result, max(rest, 6)), self._gain(best), _verdict(result))
+            level = 1.0 if result.fit is None else result.fit.max_level
+            best = self._gain(self._gain_at(result, level), level)
+            table.add_row(self._region(result, max(rest, 6)), best, _verdict(result))
         return table
 
     def _full_table(self, results: Sequence[RegionResult], scale: float) -> Table:
@@ -118,7 +117,7 @@ class TableReporter:
         for row, result in enumerate(results):
             known = [_share(values[row]) for values in shares.values()]
             pairs = [f"{result.pairs:,}"] if counted else []
-            gains = [self._gain(self._gain_at(result, level)) for level in levels]
+            gains = [self._gain(self._gain_at(result, level), level) for level in levels]
             curve = Text(sparkline(result.points, scale, _CURVE_CELLS, self._ascii))
             verdict = Text(self._name(result.explanation), _SHORT[result.verdict][1]) if wide else _verdict(result)
             table.add_row(self._region(result, max(rest, 6)), *known, *pairs, *gains, curve, verdict)
@@ -136,8 +135,8 @@ class TableReporter:
                 return Gain(point.program_speedup, point.ci)
         return result.fit.at(level)
 
-    def _gain(self, gain: Gain | None) -> Text:
-        if gain is None or gain.margin > _MEANINGLESS:
+    def _gain(self, gain: Gain | None, level: float) -> Text:
+        if gain is None or not gain.is_evidence(level):
             return Text("~", style="dim")
         half = gain.margin * 100
         points = gain.gain * 100
