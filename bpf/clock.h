@@ -56,6 +56,7 @@ BPF_ARRAY(clocks, struct clock, 1);
 #define F_SENT 2       // signalled, the handler has not spoken yet
 #define F_PAUSED 4     // the handler asked how long to sleep
 #define F_STUCK 8      // the last attempt to pause it failed for good reason: rule 10
+#define F_LINKED 16    // it has woken another thread of the target, or was woken by one
 
 struct thread {
 	u64 generation;
@@ -106,6 +107,7 @@ enum counter {
 	C_SELECTED,        // ... in the selected region
 	C_SELECTED_NS,     // ... and the time they stand for
 	C_OTHERS_NS,       // the time that the samples elsewhere stand for
+	C_LINKED_NS,       // ... of threads that hand work to others, or get it from them
 	C_AHEAD_NS,        // the time that threads ran which cannot be paused and are far behind with paying (rule 10)
 	C_KERNEL_MODE,
 	C_TRUNCATED,       // stack ended at the frame limit before a frame in scope

@@ -325,8 +325,11 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	if (user && running(x, c, now))
 		spins = look_for_spin(ctx, t, c, now); // before the clock moves: what is granted now is no part of that wait
 	region = region_of_sample(ctx, t, tid);
-	if (region != x->region || x->arm == ARM_OFF)
+	if (region != x->region || x->arm == ARM_OFF) {
 		count(C_OTHERS_NS, time);
+		if (t->flags & F_LINKED)
+			count(C_LINKED_NS, time);
+	}
 	if (region) {
 		count(C_IN_SCOPE, 1);
 		samples = region_samples.lookup(&region);

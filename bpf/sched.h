@@ -61,6 +61,15 @@ static __always_inline bool by_kernel_thread(void)
 	return (u32)task_word(bpf_get_current_task(), TASK_FLAGS) & PF_KTHREAD;
 }
 
+// Only what threads do that deal with each other can be work in store (causal/analysis/per_visit.py).
+static __always_inline void link_threads(struct thread *a, struct thread *b)
+{
+	if (!(a->flags & F_LINKED))
+		__sync_fetch_and_or(&a->flags, F_LINKED);
+	if (!(b->flags & F_LINKED))
+		__sync_fetch_and_or(&b->flags, F_LINKED);
+}
+
 static __always_inline void count_outside_waker(void)
 {
 	// Kernel threads (ksoftirqd, kworkers) may act for the target; their share belongs in the report.
@@ -119,6 +128,7 @@ TRACEPOINT_PROBE(sched, sched_waking)
 		a = acts_itself(core) ? current_thread(c, x) : NULL;
 		if (a && a != b) {
 			count(C_WAKES_TARGET, 1);
+			link_threads(a, b);
 			settle_cost(b, a->cost, now);
 			debt = debt_after_wake(b, debt_to_hand_on(a, c), c, now);
 			b->local = c->granted - debt;

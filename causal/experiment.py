@@ -265,7 +265,7 @@ class Experiments:
         if not self.points or any(readings[arm].counters.get("spins") for arm in (Arm.TREATED, Arm.PLACEBO)):
             return
         work = [
-            readings[arm].counters.get("others_ns", 0) / max(readings[arm].points[0].visits, 1)
+            readings[arm].counters.get("linked_ns", 0) / max(readings[arm].points[0].visits, 1)
             for arm in (Arm.TREATED, Arm.PLACEBO)
         ]
         if min(work) > 0 and min(readings[arm].points[0].visits for arm in (Arm.TREATED, Arm.PLACEBO)) >= 10:
@@ -370,7 +370,8 @@ def audit(counters: Mapping[str, int]) -> dict[str, Any]:
         "pauses": "pauses", "pause_capped": "capped", "placebo_ns": "placebo_ns", "unregistered": "unregistered",
         "blocked_mask": "blocked_mask", "small_stack": "small_stack", "forbidden": "forbidden",
         "wakes_target": "wakes_target", "wakes_outside": "wakes_outside", "core_debts": "core_debts",
-        "idle_ns": "idle_ns", "idle_paid_ns": "idle_paid_ns", "others_ns": "others_ns", "ahead_ns": "ahead_ns",
+        "idle_ns": "idle_ns", "idle_paid_ns": "idle_paid_ns", "others_ns": "others_ns", "linked_ns": "linked_ns",
+        "ahead_ns": "ahead_ns",
         "outside_ns": "outside_ns", "steal_ns": "steal_ns",
         "spins": "spins", "answered_ns": "answered_ns", "wakes_peer": "wakes_peer",
         "selected": "exempted_samples",
