@@ -34,6 +34,7 @@ struct experiment {
 	u64 region;
 	u64 permille;    // the virtual speedup
 	u64 sample_cost_ns; // what a tick costs the thread it interrupts, measured at start-up
+	u64 given;       // some regions have a speedup of their own in all arms (struct region_state)
 };
 BPF_ARRAY(experiments, struct experiment, 2);
 BPF_ARRAY(generation, u64, 1);
@@ -180,6 +181,18 @@ static __always_inline struct experiment *the_experiment(void)
 	u64 *now = generation.lookup(&zero);
 	int which = now ? *now & 1 : 0;
 	return experiments.lookup(&which);
+}
+
+// The baseline of an experiment has pauses of length zero. Not so where speedups are given: then it is a program that has
+// them already, and its pauses for them are real.
+static __always_inline bool is_placebo(struct experiment *x)
+{
+	return x->arm == ARM_PLACEBO && !x->given;
+}
+
+static __always_inline bool has_pauses(struct experiment *x)
+{
+	return x->arm > ARM_PLAIN && !is_placebo(x);
 }
 
 static __always_inline bool running(struct experiment *x, struct clock *c, u64 now)

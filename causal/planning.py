@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from causal.race import Noise, Rule, RunningGain
@@ -115,7 +115,10 @@ def stretch(arm: Arm, cpus: float, level: float) -> float:
 
 
 class Planner:
-    """Draws pairs. `levels` in percent; `only` restricts the regions; the rest is decided by samples and `rng`."""
+    """Draws pairs. `levels` in percent; `only` restricts the regions; the rest is decided by samples and `rng`.
+
+    `given` are regions that are not tried because they have a speedup in all windows.
+    """
 
     def __init__(
         self,
@@ -124,12 +127,14 @@ class Planner:
         only: frozenset[int] | None = None,
         options: PlanOptions | None = None,
         observe_only: bool = False,
+        given: Collection[int] = (),
     ) -> None:
         self._rng = rng
         self._observe_only = observe_only  # nothing can be paused: no pairs, only looks
         self._levels = tuple(levels) if levels else LADDERS[0]
         self._fixed_levels = bool(levels)
         self._only = only
+        self.given = frozenset(given)  # have a speedup already
         self.options = options or PlanOptions()
         self._most_regions = 0
         self._pairs: Counter[int] = Counter()
@@ -160,9 +165,9 @@ class Planner:
     def candidates(self, samples: Mapping[int, int]) -> dict[int, float]:
         """Regions worth trying -> their share of the in-scope samples."""
         total = sum(samples.values()) or 1
-        shares = {region: count / total for region, count in samples.items() if count}
+        shares = {region: count / total for region, count in samples.items() if count and region not in self.given}
         if self._only is not None:
-            return {region: max(shares.get(region, 0.0), MIN_SHARE) for region in sorted(self._only)}
+            return {region: max(shares.get(region, 0.0), MIN_SHARE) for region in sorted(self._only - self.given)}
         worth = [region for region, share in shares.items() if share >= MIN_SHARE]
         # Regions that were begun go on: a verdict half made is worth more than a new start. One that is settled has
         # taken less than its part of the time, and another takes its place.

@@ -129,7 +129,11 @@ class End:
 @dataclass(frozen=True, slots=True)
 class Profile:
     """A whole profile in memory. `samples` maps regions to their samples over the run; `truncated` says that the
-    last record was cut off. `path` is where it was read from, or empty; `settled` has the rule by region left early."""
+    last record was cut off. `path` is where it was read from, or empty; `settled` has the rule by region left early.
+
+    `serial` are the samples of regions, each divided by how many threads could run at that moment; the sum over
+    everything is End.diagnosis["serial_samples"].
+    """
 
     header: Header
     regions: tuple[Region, ...] = ()
@@ -141,6 +145,12 @@ class Profile:
     truncated: bool = False
     path: str = ""
     settled: Mapping[str, str] = field(default_factory=dict)
+    serial: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def given(self) -> dict[str, float]:
+        """Regions that were so much (fractions) faster in all experiments, baselines included."""
+        return dict(self.header.options.get("given") or {})
 
 
 class ProfileWriter:
@@ -220,9 +230,10 @@ class ProfileWriter:
         """Records how long profiling lasted."""
         self._write({"type": "runtime", "time": time_ns})
 
-    def samples(self, region: str, count: int) -> None:
-        """Records the samples of a region over the whole run."""
-        self._write({"type": "samples", "location": region, "count": count})
+    def samples(self, region: str, count: int, serial: float | None = None) -> None:
+        """Records the samples of a region over the whole run; `serial` as in Profile."""
+        known = {} if serial is None else {"serial": round(serial, 2)}
+        self._write({"type": "samples", "location": region, "count": count} | known)
 
     def end(self, end: End) -> None:
         """Writes the last record."""
@@ -307,6 +318,7 @@ class ProfileReader:
         self._samples: dict[str, int] = {}
         self._times: dict[str, int] = {}
         self._settled: dict[str, str] = {}
+        self._serial: dict[str, float] = {}
         self._end: End | None = None
 
     def read(self) -> Profile:
@@ -328,6 +340,7 @@ class ProfileReader:
             truncated=self._truncated,
             path=self._name,
             settled=self._settled,
+            serial=self._serial,
         )
 
     def _read_header(self) -> Header:
@@ -378,6 +391,8 @@ class ProfileReader:
         elif kind == "samples":
             location = str(record["location"])
             self._samples[location] = self._samples.get(location, 0) + int(record["count"])
+            if record.get("serial") is not None:
+                self._serial[location] = self._serial.get(location, 0.0) + float(record["serial"])
         elif kind in ("startup", "runtime"):
             self._times[kind] = int(record["time"])
         elif kind == "settled":

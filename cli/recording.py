@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from causal.errors import UsageError
-from cli.arguments import duration, percents, positive, share
+from cli.arguments import duration, given, percents, positive, share
 
 if TYPE_CHECKING:
     from causal.experiment import Status
@@ -45,6 +45,11 @@ def declare_measurement(parser: argparse.ArgumentParser) -> argparse._ArgumentGr
     what.add_argument(
         "--only", metavar="REGION", action="append", default=[],
         help="try only these regions (names or globs; file.c:10-20 or a function for its lines)",
+    )  # fmt: skip
+    what.add_argument(
+        "--given", type=given, metavar="REGION=PERCENT", action="append", default=[],
+        help="what next, after that fix? REGION is so much faster in all experiments, and others are tried beside it "
+        "(as --given parse=50%%); repeatable",
     )  # fmt: skip
     what.add_argument(
         "--speedups", type=percents, metavar="LIST",
@@ -101,6 +106,7 @@ def common_options(args: argparse.Namespace, name: str) -> dict[str, Any]:
         "binaries": args.binary,
         "sources": args.scope,
         "only": args.only,
+        "given": args.given,
         "speedups": args.speedups,
         "duration_s": args.duration,
         "period_ns": round(args.period * 1e9) if args.period else None,

@@ -93,6 +93,12 @@ def compare_profiles(before: Profile, after: Profile, tolerance: float = DEFAULT
 
     Raises UsageError when the profiles have no progress point in common.
     """
+    for profile in (before, after):
+        if profile.given:
+            raise UsageError(
+                f"{profile.path} was recorded with --given: it tells of a program that does not exist yet",
+                "compare profiles without it",
+            )
     before, after = (replace(profile, windows=mark_disturbed(profile.windows)) for profile in (before, after))
     old, new = estimate(before), estimate(after)
     common = [point for point in old.progress_points if point in new.progress_points]

@@ -147,7 +147,8 @@ def _judge_all(
     # One family: the user reads them all in one table, at whatever progress point.
     p_values = benjamini_hochberg([None if fit is None else fit.p_value for fit in fits])
     results = []
-    plain = [window for window in windows if window.arm == "plain"]
+    # With a speedup given in all experiments the undisturbed program is another one.
+    plain = [window for window in windows if window.arm == "plain" and not profile.given]
     for item, fit, p_value, check, error in zip(evidence, fits, p_values, checks, systematic, strict=True):
         results.append(_result(profile, plain, item, fit, p_value, check is not None and check.is_pace, error))
     return results
@@ -263,6 +264,7 @@ def _result(
         progress_point=item.point,
         baseline_rate=_baseline_rate(plain, item),
         cpu_share=cpu_share(profile, item.region),
+        serial_share=_serial_share(profile, item.region),
         points=points,
         verdict=verdict,
         explanation=explanation,
@@ -279,7 +281,9 @@ def _result(
 
 
 def _tells_something(fit: CurveFit) -> bool:
-    return any(fit.at(level).is_evidence(level) for level in (min(_RANKED_AT, fit.max_level), fit.max_level))
+    # At the largest speedup that was tried, or, where that lies beyond an uncertain knee, where regions are ranked.
+    low = min(_RANKED_AT, fit.max_level)
+    return fit.at(fit.max_level).is_evidence(fit.max_level) or fit.at(low).margin <= low / 2
 
 
 def _points(item: _Evidence, systematic: float, withheld: bool, phases: PhaseFactor) -> tuple[PointResult, ...]:
@@ -372,6 +376,13 @@ def cpu_share(profile: Profile, region: str) -> float | None:
     own = [window for window in profile.windows if window.region == region and window.samples > 0]
     total = sum(window.samples for window in own)
     return sum(window.selected_samples for window in own) / total if total > 0 else None
+
+
+def _serial_share(profile: Profile, region: str) -> float | None:
+    # The share of the time in which the program did anything at all, as `perf record --latency` has it: a sample
+    # counts for the more, the fewer threads could run beside it.
+    total = 0.0 if profile.end is None else float(profile.end.diagnosis.get("serial_samples") or 0.0)
+    return min(1.0, profile.serial.get(region, 0.0) / total) if total > 0 and profile.serial else None
 
 
 def _rank(result: RegionResult) -> tuple[int, float, str]:

@@ -226,8 +226,8 @@ def _regress(data: PairData, group: Ints, levels: int) -> tuple[Floats, Floats]:
 
 def _pooled_dispersion(data: PairData, residual: Floats, weight: Floats, levels: int) -> tuple[float, float]:
     # Pearson's estimate from the spread within levels, or, when nearly every pair has a level of its own, from the
-    # differences between neighbouring levels (Gasser, Sroka & Jennen-Steinmetz, Biometrika 1986), whose true
-    # effects are nearly the same.
+    # differences between neighbouring levels (as Rice, Annals of Statistics 12, 1984), whose true effects are nearly
+    # the same once a straight line is taken off.
     within_df = len(residual) - levels
     if within_df >= _MIN_REPLICATES:
         return float(np.sum(residual**2 / weight) / within_df), float(within_df)
@@ -238,7 +238,10 @@ def _pooled_dispersion(data: PairData, residual: Floats, weight: Floats, levels:
     log_ratio = np.log(treated_rate[known] / placebo_rate[known])
     if len(log_ratio) < MIN_PAIRS:
         return max(1.0, float(np.sum(residual**2 / weight) / max(within_df, 1))), float(max(within_df, 1))
-    variance = 1.0 / weight[order][known]
-    squares = np.diff(log_ratio) ** 2 / (variance[1:] + variance[:-1])
-    # Neighbouring differences share a pair, so they count for about two thirds of their number.
-    return float(np.mean(squares)), max(1.0, len(squares) * 2.0 / 3.0)
+    variance, level = 1.0 / weight[order][known], data.level[order][known]
+    slope = float(np.sum(level * log_ratio / variance) / np.sum(level**2 / variance))
+    rest = log_ratio - slope * level
+    squares = np.diff(rest) ** 2 / (variance[1:] + variance[:-1])
+    # Neighbouring differences share a pair, so they count for about two thirds of their number; the slope takes one of
+    # them, but hardly makes them smaller.
+    return float(np.mean(squares)), max(1.0, (len(squares) - 1.0) * 2.0 / 3.0)

@@ -7,8 +7,9 @@ from enum import Enum
 
 Interval = tuple[float, float]
 
-# However small the speedup, an interval of so many points to either side may be shown.
-_ALWAYS_SHOWN = 0.1
+# However small the speedup, an interval of 20 points to either side may be shown: of the many levels of a fine ladder
+# none has pairs enough to do better.
+_ALWAYS_SHOWN = 0.2
 # One of more than this never: 100 points.
 _NEVER_SHOWN = 1.0
 

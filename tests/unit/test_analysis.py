@@ -13,7 +13,7 @@ from causal.analysis.curve import fit_curve
 from causal.analysis.multiple import benjamini_hochberg
 from causal.analysis.pairs import PairData, collect_pairs
 from causal.analysis.rates import level_effects, pooled_gain
-from causal.analysis.results import Verdict
+from causal.analysis.results import Gain, Verdict
 from causal.profile import (
     UNPAIRED,
     End,
@@ -493,3 +493,72 @@ def test_the_error_of_a_common_baseline_does_not_average_out():
 def test_one_baseline_is_none():
     windows = [w for w in unpaired(np.random.default_rng(33), 0.0) if w.arm == "treated"]
     assert level_effects(collect_pairs(windows, "point")) is None
+
+
+# Evidence
+
+
+def test_what_is_no_evidence_is_no_number():
+    assert Gain(0.1, (-0.02, 0.22)).is_evidence(0.25)
+    assert not Gain(0.1, (-0.2, 0.4)).is_evidence(0.5)  # any gain up to 50 % is possible without looking
+    assert Gain(0.1, (-0.2, 0.4)).is_evidence(1.0)
+    assert Gain(0.6, (0.05, 0.99)).is_evidence(1.0)  # there is an effect, whatever its size
+    assert not Gain(0.2, (-81281.7, 1.0)).is_evidence(0.25)
+    assert not Gain(-3.0, (-4.5, -1.9)).is_evidence(1.0)
+    assert Gain(0.0, (-0.19, 0.19)).is_evidence(0.05)  # a fine ladder of speedups does not need finer intervals
+
+
+def test_few_pairs_borrow_the_noise_of_the_run():
+    alone, together = [], []
+    for seed in range(60):
+        windows = [w for n in range(5) for w in simulate_windows([seed, n], f"r{n}", lambda s: 0.2 * s, pairs=3)]
+        one = analyse(make_profile([w for w in windows if w.region == "r0"])).regions[0]
+        both = next(r for r in analyse(make_profile(windows)).regions if r.region == "r0")
+        for found, into in ((one, alone), (both, together)):
+            into.append(None if found.fit is None else found.fit.at(0.5))
+    shown = [gain for gain in together if gain is not None]
+    assert len(shown) >= 55 and all(gain.margin < 0.3 for gain in shown)
+    assert np.mean([gain.ci[0] <= 0.1 <= gain.ci[1] for gain in shown]) >= 0.9
+    widths = [np.median([10.0 if gain is None else gain.margin for gain in gains]) for gains in (alone, together)]
+    assert widths[1] < 0.8 * widths[0]
+
+
+def test_a_region_without_evidence_is_not_ranked():
+    rng = np.random.default_rng(1)
+    wild = []
+    for pair in range(6):
+        for arm in ("treated", "placebo"):
+            visits = (Visits("point", int(rng.integers(1, 400))),)
+            speedup = 0.5 if arm == "treated" else 0.0
+            wild.append(Window("wild", arm, 1000 + pair, 0.5, speedup, SECOND, wall_ns=SECOND, points=visits))
+    small = simulate_windows(2, "small", lambda s: -0.05 * s, pairs=40)
+    results = analyse(make_profile([*wild, *small])).regions
+    assert [result.region for result in results] == ["small", "wild"]
+    assert results[1].fit is None and results[1].verdict is Verdict.UNDECIDED
+    assert [(point.program_speedup, point.raw is None) for point in results[1].points] == [(0.0, False), (None, False)]
+    assert "points only" not in results[1].explanation
+
+
+# What next, and what runs alone
+
+
+def test_with_a_given_speedup_gains_are_those_after_it():
+    windows = simulate_windows(1, "r", lambda s: 0.4 * s)
+    plain = [replace(window, arm="plain", region="", pair=0) for window in windows if window.arm == "placebo"]
+    plain = [replace(window, points=(Visits("point", 3),)) for window in plain]
+    profile = make_profile([*windows, *plain])
+    given = replace(profile, header=replace(profile.header, options={"given": {"parse": 0.5}}))
+    found, before = analyse(given), analyse(profile)
+    assert "parse 50% faster already" in found.diagnosis.messages[0]
+    assert found.regions[0].fit == before.regions[0].fit
+    # The program as it is is another one than that of the experiments.
+    assert before.regions[0].baseline_rate < 10 < found.regions[0].baseline_rate
+    assert found.overhead.sampling is None
+
+
+def test_the_share_of_the_serial_path():
+    profile = make_profile(simulate_windows(1, "r", lambda s: 0.4 * s), samples={"r": 100, "other": 300})
+    assert analyse(profile).regions[0].serial_share is None
+    end = replace(profile.end, diagnosis={"serial_samples": 200.0})
+    found = analyse(replace(profile, serial={"r": 90.0, "other": 100.0}, end=end)).regions[0]
+    assert found.serial_share == pytest.approx(0.45) and found.cpu_share == pytest.approx(0.125)

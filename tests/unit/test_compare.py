@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -189,3 +190,11 @@ def test_percentages(text, value):
 def test_what_is_no_percentage(text):
     with pytest.raises(argparse.ArgumentTypeError, match="not a percentage"):
         percent(text)
+
+
+def test_a_program_that_does_not_exist_is_not_compared():
+    before = profile_of(BEFORE)
+    given = replace(before, header=replace(before.header, options={"given": {"parse": 0.5}}))
+    for pair in ((given, before), (before, given)):
+        with pytest.raises(UsageError, match="--given"):
+            compare_profiles(*pair)

@@ -1,6 +1,7 @@
 """Files of COZ in all the forms they have had, and whatever else is offered as a profile."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -183,3 +184,18 @@ def test_profiles_of_one_program_combine(tmp_path):
 def test_profiles_of_different_programs_do_not(tmp_path):
     with pytest.raises(UsageError, match=r"of prog, .* of other"):
         combine([record(tmp_path / "a", 0.4), record(tmp_path / "b", 0.4, "other")])
+
+
+def test_the_shares_of_the_serial_path_combine_where_all_have_them(tmp_path):
+    first, second = record(tmp_path / "a", 0.4), record(tmp_path / "b", 0.4)
+    known = replace(first, serial={"work": 60.0}), replace(second, serial={"work": 40.0, "rest": 5.0})
+    assert combine(known).serial == {"work": 100.0, "rest": 5.0}
+    assert combine([known[0], second]).serial == {}
+
+
+def test_profiles_with_different_given_speedups_do_not_combine(tmp_path):
+    first, second = record(tmp_path / "a", 0.4), record(tmp_path / "b", 0.4)
+    given = replace(second, header=replace(second.header, options={"given": {"parse": 0.5}}))
+    with pytest.raises(UsageError, match="different --given"):
+        combine([first, given])
+    assert len(combine([given, given]).windows) == 2 * len(given.windows)
