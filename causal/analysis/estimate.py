@@ -272,18 +272,12 @@ def _result(
         pairs=len(item.pairs),
         phase_factor=phases.factor,
     )
-    if paced or fit is None or (verdict is Verdict.UNDECIDED and not _tells_something(fit)):
+    if paced or fit is None or (verdict is Verdict.UNDECIDED and not fit.is_evidence):
         return result
     result = replace(result, p_value=p_value, fit=fit)
     if sum(point.raw is not None for point in points) < _MIN_LEVELS_FOR_SLOPE:
         return result
     return replace(result, slope=fit.slope, slope_ci=fit.ci, knee=fit.knee)
-
-
-def _tells_something(fit: CurveFit) -> bool:
-    # At the largest speedup that was tried, or, where that lies beyond an uncertain knee, where regions are ranked.
-    low = min(_RANKED_AT, fit.max_level)
-    return fit.at(fit.max_level).is_evidence(fit.max_level) or fit.at(low).margin <= low / 2
 
 
 def _points(item: _Evidence, systematic: float, withheld: bool, phases: PhaseFactor) -> tuple[PointResult, ...]:
@@ -312,7 +306,7 @@ def _point(
     if gain is None or withheld:
         return PointResult(speedup, None, None, raw, experiments, visits)
     whole = phases.gain(gain)
-    if speedup > 0 and not whole.is_evidence(speedup):
+    if speedup > 0 and not whole.is_evidence:
         return PointResult(speedup, None, None, raw, experiments, visits)
     return PointResult(speedup, whole.gain, whole.ci, raw, experiments, visits)
 

@@ -130,10 +130,9 @@ def _data(rank: int, result: RegionResult) -> str:
 
 
 def _gain_at(result: RegionResult, level: float) -> Gain | None:
-    if result.fit is None or level > result.fit.max_level:
+    if result.fit is None or level > result.fit.max_level or not result.fit.is_evidence:
         return None
-    gain = result.fit.at(level)
-    return gain if gain.is_evidence(level) else None
+    return result.fit.at(level)
 
 
 def _best(result: RegionResult) -> Gain | None:

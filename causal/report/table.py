@@ -89,9 +89,8 @@ class TableReporter:
         table.add_column("best", justify="right", no_wrap=True, width=_GAIN_CELLS)
         table.add_column("verdict", no_wrap=True)
         for result in results:
-            level = 1.0 if result.fit is None else result.fit.max_level
-            best = self._gain(self._gain_at(result, level), level)
-            table.add_row(self._region(result, max(rest, 6)), best, _verdict(result))
+            best = None if result.fit is None else self._gain_at(result, result.fit.max_level)
+            table.add_row(self._region(result, max(rest, 6)), self._gain(best), _verdict(result))
         return table
 
     def _full_table(self, results: Sequence[RegionResult], scale: float) -> Table:
@@ -117,7 +116,7 @@ class TableReporter:
         for row, result in enumerate(results):
             known = [_share(values[row]) for values in shares.values()]
             pairs = [f"{result.pairs:,}"] if counted else []
-            gains = [self._gain(self._gain_at(result, level), level) for level in levels]
+            gains = [self._gain(self._gain_at(result, level)) for level in levels]
             curve = Text(sparkline(result.points, scale, _CURVE_CELLS, self._ascii))
             verdict = Text(self._name(result.explanation), _SHORT[result.verdict][1]) if wide else _verdict(result)
             table.add_row(self._region(result, max(rest, 6)), *known, *pairs, *gains, curve, verdict)
@@ -128,15 +127,16 @@ class TableReporter:
         # as measured; never beyond what was tried.
         if result.fit is None or level > result.fit.max_level:
             return None
+        curve = result.fit.at(level) if result.fit.is_evidence else None
         if result.slope is not None:
-            return result.fit.at(level)
+            return curve
         for point in result.points:
             if abs(point.speedup - level) < 1e-6 and point.program_speedup is not None and point.ci is not None:
                 return Gain(point.program_speedup, point.ci)
-        return result.fit.at(level)
+        return curve
 
-    def _gain(self, gain: Gain | None, level: float) -> Text:
-        if gain is None or not gain.is_evidence(level):
+    def _gain(self, gain: Gain | None) -> Text:
+        if gain is None:
             return Text("~", style="dim")
         half = gain.margin * 100
         points = gain.gain * 100

@@ -139,10 +139,9 @@ class Tally:
                     self._count(("level", rule), point.ci, subject.gain(point.speedup))
             self.tried["fit"] += 2
             # At the point at which the table ranks, and at the end of the curve: what is shown.
-            for level in () if result.fit is None else (min(0.25, result.fit.max_level), result.fit.max_level):
-                gain = result.fit.at(level)
-                if gain.is_evidence(level):
-                    self._count(("fit", rule), gain.ci, subject.gain(level))
+            if result.fit is not None and result.fit.is_evidence:
+                for level in (min(0.25, result.fit.max_level), result.fit.max_level):
+                    self._count(("fit", rule), result.fit.at(level).ci, subject.gain(level))
             if result.verdict in (Verdict.OPTIMISE, Verdict.CONTENTION):
                 found += 1
                 right = subject.slope > 0 if result.verdict is Verdict.OPTIMISE else subject.slope < 0

@@ -46,7 +46,7 @@ def test_the_longer_side_of_a_barrier(predict):
 
 def test_the_shorter_side_of_a_barrier_once_the_longer_one_is_fixed(predict, causal_bpf):
     given = ("--given", "work_a=100%", "--speedups", "50")
-    recording = predict("barrier", 3000, 2000, only=["work_b"], seconds=4, options=given)
+    recording = predict("barrier", 3000, 2000, only=["work_b"], seconds=3, options=given)
     assert recording.profile.given == {"work_a": 1.0}
     windows = recording.profile.windows
     baselines = [window for window in windows if window.arm == "placebo"]

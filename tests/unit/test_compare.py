@@ -198,3 +198,15 @@ def test_a_program_that_does_not_exist_is_not_compared():
     for pair in ((given, before), (before, given)):
         with pytest.raises(UsageError, match="--given"):
             compare_profiles(*pair)
+
+
+def test_code_that_was_replaced_under_another_name():
+    renamed = {"parse_vectorised": 2.0, "store": 5.0, "log": 1.0}
+    comparison = compare_profiles(profile_of(BEFORE), profile_of(renamed, seed=2))
+    (changed,) = comparison.points[0].changed
+    assert changed.region == "parse" and changed.speedup.gain == pytest.approx(0.5, abs=0.02)
+    assert comparison.points[0].agrees
+    assert "parse_vectorised is new and taken for what became of parse" in comparison.notes
+    # What is gone without anything new is all saved.
+    (changed,) = compare_profiles(profile_of(BEFORE), profile_of({"store": 5.0, "log": 1.0}, seed=2)).points[0].changed
+    assert changed.speedup.gain == pytest.approx(1.0)

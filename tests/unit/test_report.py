@@ -309,9 +309,9 @@ def test_the_share_of_the_serial_path_has_a_column_where_it_is_known():
 
 
 def test_an_interval_that_says_nothing_is_no_number():
-    fit = CurveFit(0.4, (-0.08, 0.88), 0.3, None, 1.0, (Curve(1.0, 0.4, 0.48),))
+    fit = CurveFit(0.1, (-0.22, 0.42), 0.3, None, 1.0, (Curve(1.0, 0.1, 0.32),))
     row = next(line for line in table(analysis(region("r", fit=fit)), 110).splitlines() if line.startswith("r "))
-    assert row.split()[2:5] == ["10±12", "20±24", "40±48"]
-    wider = replace(fit, plausible=(Curve(1.0, 0.4, 0.9),))
+    assert row.split()[2:5] == ["2.5±8.0", "5±16", "10±32"]
+    wider = replace(fit, plausible=(Curve(1.0, 0.1, 0.6),))
     row = next(line for line in table(analysis(region("r", fit=wider)), 110).splitlines() if line.startswith("r "))
     assert row.split()[2:5] == [NO_EVIDENCE, NO_EVIDENCE, NO_EVIDENCE]
