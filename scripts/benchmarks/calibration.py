@@ -98,7 +98,8 @@ def simulate(seed: int, subjects: Sequence[Subject], budget_s: float, noise: Noi
             windows.append(
                 Window(
                     subject.name, _ARMS[arm], pair.number, pair.level, pair.level if arm is Arm.TREATED else 0.0,
-                    SECOND, SECOND, start_ns=round(now_s * SECOND) + 1, points=(Visits("point", count),),
+                    SECOND, SECOND, start_ns=round(now_s * SECOND) + 1, cpus=subject.share,
+                    points=(Visits("point", count),),
                 )
             )  # fmt: skip
             now_s += window_s + 0.3

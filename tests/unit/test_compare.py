@@ -30,7 +30,7 @@ def profile_of(costs_ms, seed=1, point="done", noise=0.01, pairs=24):
         visits = round(1000 / (round_ms - saved_ms) * rng.normal(1.0, noise))
         busy = round(SECOND / PERIOD_NS)
         return Window(region, arm, pair, level, level if arm == "treated" else 0.0, SECOND, SECOND,
-                      samples=busy, points=(Visits(point, visits),))  # fmt: skip
+                      samples=busy, selected_samples=busy // 10, points=(Visits(point, visits),))  # fmt: skip
 
     for region, cost in costs_ms.items():
         for pair in range(pairs):

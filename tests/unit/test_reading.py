@@ -162,7 +162,8 @@ def record(path, gain, program="prog", first_pair=1, start_ns=SECOND):
                 start_ns += 2 * SECOND
                 points = (Visits("done", round(visits) + pair % 3),)
                 speedup = level if arm == "treated" else 0.0
-                writer.window(Window("work", arm, pair, level, speedup, SECOND, SECOND, 0, start_ns, points=points))
+                writer.window(Window("work", arm, pair, level, speedup, SECOND, SECOND, 0, start_ns,
+                                     selected_samples=9, points=points))  # fmt: skip
         writer.samples("work", 100)
         writer.end(End("duration", 0, 200, 150, 1000, 50 * SECOND, {"signals": 7, "pause_error_p99_ns": 10 * gain}))
     return read_profile(path)

@@ -248,7 +248,8 @@ def recorded(tmp_path):
             for arm, visits in (("treated", 1000 / (1 - 0.4 * level) + pair % 5), ("placebo", 1000 + pair % 7)):
                 speedup = level if arm == "treated" else 0.0
                 points = (Visits("main.c:100:7", int(visits)),)
-                writer.window(Window("[unknown]", arm, pair, level, speedup, 10**9, 10**9, points=points))
+                ran = {"selected_samples": 5, "points": points}
+                writer.window(Window("[unknown]", arm, pair, level, speedup, 10**9, 10**9, **ran))
     return path
 
 
