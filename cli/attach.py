@@ -64,7 +64,7 @@ class AttachCommand:
 
         options = _options(args)
         with interruptible() as interruption:
-            if not options.points:
+            if not options.points and not options.latencies:
                 from causal.suggestion import suggest_for_process
 
                 announce_suggestions()
