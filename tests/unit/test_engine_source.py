@@ -137,7 +137,7 @@ def test_the_stub_reads_the_table_that_the_engine_writes(layout):
 
 def cut(now, granted, cost, visits=0, first=0, last=0, **counters):
     names = counter_names()
-    values = [0] * 40
+    values = [0] * len(names)
     for name, value in counters.items():
         values[names.index(name)] = value
     points = [SimpleNamespace(visits=visits, first_ns=first, last_ns=last, moments=0)] * EngineOptions().max_points
