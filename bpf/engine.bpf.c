@@ -4,5 +4,7 @@
 #include "clock.h"
 #include "pause.h"
 #include "progress.h"
+#include "waits.h"
 #include "sampler.h"
+#include "places.h"
 #include "sched.h"

@@ -28,62 +28,83 @@ BPF_TABLE("hash", u32, u32, thread_regions, MAX_THREADS); // unit `thread`: give
 struct stack {
 	u64 ip[MAX_FRAMES + 1];
 	u64 leaf_caller;
+	// What searches know so far is kept here: the verifier follows the values of registers along each path through a loop,
+	// those of a map not at all, so that all paths are one to it.
+	volatile u32 lo, left;
+	volatile u32 region;
+	volatile u32 mapped;
 };
 BPF_PERCPU_ARRAY(stacks, struct stack, 1);
 
-static __always_inline struct mapping *find_mapping(u64 ip, struct space *s)
+// One step of the search for the last element that does not begin behind `value`, of those from `lo` on. Without a branch
+// for the comparison: the verifier puts up with some 8,000 branches on a path, and there are many frames in a stack.
+static __always_inline void search_step(struct stack *w, u32 half, u64 value, u64 start)
 {
-	u32 lo = s->first, hi = s->first + s->count;
+	u64 begins_behind = (value - start) >> 63; // both below 2^63
+
+	w->lo += half & ((u32)begins_behind - 1);
+	w->left -= half;
+}
+
+static __always_inline struct mapping *find_mapping(struct stack *w, u64 ip, struct space *s)
+{
 	struct mapping *m;
+	u32 half, mid;
 	int i;
 
-	for (i = 0; i < 11; i++) {
-		u32 mid = (lo + hi) / 2;
-		if (lo >= hi)
-			return NULL;
+	w->lo = s->first;
+	w->left = s->count;
+	for (i = 0; i < 12; i++) { // 4,096 mappings
+		half = w->left / 2;
+		if (!half)
+			break;
+		mid = w->lo + half;
 		m = mappings.lookup(&mid);
 		if (!m)
 			return NULL;
-		if (ip < m->start)
-			hi = mid;
-		else if (ip >= m->end)
-			lo = mid + 1;
-		else
-			return m;
+		search_step(w, half, ip, m->start);
 	}
-	return NULL;
+	mid = w->lo;
+	m = mappings.lookup(&mid);
+	return m && w->left && ip >= m->start && ip < m->end ? m : NULL;
 }
 
-static __always_inline u32 find_range(u64 offset, u32 lo, u32 hi)
+static __always_inline u32 find_range(struct stack *w, u64 offset, u32 first, u32 end)
 {
 	struct range *r;
+	u32 half, mid;
 	int i;
 
+	w->lo = first;
+	w->left = end - first;
 	for (i = 0; i < 21; i++) {
-		u32 mid = (lo + hi) / 2;
-		if (lo >= hi)
-			return 0;
+		half = w->left / 2;
+		if (!half)
+			break;
+		mid = w->lo + half;
 		r = ranges.lookup(&mid);
 		if (!r)
 			return 0;
-		if (offset < r->start)
-			hi = mid;
-		else if (offset >= r->end)
-			lo = mid + 1;
-		else
-			return r->region;
+		search_step(w, half, offset, r->start);
 	}
-	return 0;
+	mid = w->lo;
+	r = ranges.lookup(&mid);
+	return r && w->left && offset >= r->start && offset < r->end ? r->region : 0;
 }
 
-static __always_inline u32 region_at(u64 ip, struct space *s, bool *mapped)
+// The region of an address, 0: none; `mapped` says whether it is in a mapping we know.
+static __always_inline u32 region_at(struct stack *w, u64 ip, struct space *s)
 {
-	struct mapping *m = find_mapping(ip, s);
+	struct mapping *m = find_mapping(w, ip, s);
 
-	if (!m)
-		return 0;
-	*mapped = true;
-	return m->region ? m->region : find_range(ip - m->start + m->offset, m->lo, m->hi);
+	w->mapped = m != NULL;
+	w->region = 0;
+	if (m) {
+		w->region = m->region;
+		if (!w->region)
+			w->region = find_range(w, ip - m->start + m->offset, m->lo, m->hi);
+	}
+	return w->region;
 }
 
 // Is the word at the stack pointer a return address, that is, does it follow a call instruction?
@@ -93,9 +114,10 @@ static __always_inline bool follows_call(u64 address)
 
 	if (bpf_probe_read_user(code, 7, (void *)(address - 7)))
 		return false;
-	// call rel32; call r/m64 of 2, 3, 6 and 7 bytes
+	// call rel32; call r/m64 of 2, 3, 4, 6 and 7 bytes
 	return code[2] == 0xe8 || (code[5] == 0xff && (code[6] & 0x38) == 0x10) ||
-	       (code[4] == 0xff && (code[5] & 0x38) == 0x10) || (code[1] == 0xff && (code[2] & 0x38) == 0x10) ||
+	       (code[4] == 0xff && (code[5] & 0x38) == 0x10) || (code[3] == 0xff && (code[4] & 0x3f) == 0x14) ||
+	       (code[1] == 0xff && (code[2] & 0x38) == 0x10) ||
 	       (code[0] == 0xff && (code[1] & 0x38) == 0x10);
 }
 
@@ -106,10 +128,9 @@ static __always_inline bool follows_call(u64 address)
 // Code without a frame pointer (the C library's system-call wrappers) hides its caller from the frame-pointer chain,
 // which goes on with the caller's caller. The caller's return address lies between the stack pointer and the frame the
 // frame pointer still points to; it is the first word there that follows a call and leads into a region.
-static __always_inline u32 region_of_hidden_caller(u64 sp, u64 bp, struct space *s)
+static __always_inline u32 region_of_hidden_caller(struct stack *w, u64 sp, u64 bp, struct space *s)
 {
 	u64 word;
-	bool mapped = false;
 	u32 region;
 	int i;
 
@@ -118,7 +139,7 @@ static __always_inline u32 region_of_hidden_caller(u64 sp, u64 bp, struct space 
 			return 0;
 		if (bpf_probe_read_user(&word, sizeof(word), (void *)sp))
 			return 0;
-		region = region_at(word - 1, s, &mapped);
+		region = region_at(w, word - 1, s);
 		if (region && follows_call(word)) {
 			count(C_LEAF_CALLERS, 1);
 			return region;
@@ -127,54 +148,153 @@ static __always_inline u32 region_of_hidden_caller(u64 sp, u64 bp, struct space 
 	return 0;
 }
 
-static __always_inline u32 region_above_leaf(struct bpf_perf_event_data *ctx, struct space *s)
+// A leaf in scope may have no frame either: then the word at the stack pointer is its return address.
+static __always_inline u32 region_of_leaf_caller(struct stack *w, u64 sp, struct space *s)
 {
-	u64 regs;
+	u64 word;
 
-	if (ctx->regs.cs & 3)
-		return region_of_hidden_caller(ctx->regs.sp, ctx->regs.bp, s);
-	regs = (u64)bpf_task_pt_regs((void *)bpf_get_current_task_btf());
-	return region_of_hidden_caller(task_word(regs, __builtin_offsetof(struct pt_regs, sp)),
-				       task_word(regs, __builtin_offsetof(struct pt_regs, bp)), s);
+	if (bpf_probe_read_user(&word, sizeof(word), (void *)sp) || word == w->ip[1] || !follows_call(word))
+		return 0;
+	return region_at(w, word - 1, s);
 }
 
-// The innermost frame in scope decides.
-static __always_inline u32 region_of_stack(struct bpf_perf_event_data *ctx, struct space *s)
+// What a region is besides the innermost frame in scope; as causal/windows.py has it.
+#define BY_INNERMOST 0
+#define BY_CALL_SITE 1 // ... and the next frame in scope above it
+#define BY_ANY_FRAME 2 // any frame in scope
+
+#if ATTRIBUTION == BY_CALL_SITE
+// Regions that turn up while the target runs. User space asks for their names.
+struct site {
+	u32 region, caller;
+};
+BPF_TABLE("hash", struct site, u32, sites, MAX_SITES);
+BPF_ARRAY(site_count, u64, 1);
+
+static __always_inline u32 region_of_site(u32 region, u32 caller)
 {
-	int zero = 0, i, frames;
+	struct site key = { region, caller };
+	u32 *known = sites.lookup(&key), fresh;
+	int zero = 0;
+	u64 *number;
+
+	if (known)
+		return *known;
+	number = site_count.lookup(&zero);
+	if (!number || *number >= MAX_SITES)
+		return 0;
+	fresh = FIRST_SITE + __sync_fetch_and_add(number, 1);
+	// Another core may have been faster: then its number counts.
+	sites.insert(&key, &fresh);
+	known = sites.lookup(&key);
+	return known ? *known : 0;
+}
+#endif
+
+#if ATTRIBUTION == BY_ANY_FRAME
+// Which look has counted a region last: recursion must not count it twice.
+BPF_ARRAY(seen_by, u64, MAX_REGIONS);
+
+static __always_inline void count_frame(u32 region, u64 look)
+{
+	u64 *seen = seen_by.lookup(&region), *samples;
+
+	if (!seen || *seen == look)
+		return;
+	*seen = look;
+	samples = region_samples.lookup(&region);
+	if (samples)
+		__sync_fetch_and_add(samples, 1);
+}
+#endif
+
+// From a stack to its region. `sp` and `bp` are the registers of the innermost frame. The innermost frame in scope decides;
+// with BY_ANY_FRAME the selected region does if it is anywhere in the
+// stack, and each region in the stack of a sample is counted.
+static __always_inline u32 region_of_frames(struct stack *stack, int frames, u64 sp, u64 bp, struct space *s, u32 selected, int most, bool sample)
+{
+	int i;
+	u32 region, other = 0;
+#if ATTRIBUTION == BY_ANY_FRAME
+	u64 look = bpf_ktime_get_ns() << 8 | (bpf_get_smp_processor_id() & 255);
+#endif
+
+	region = region_at(stack, stack->ip[0], s);
+	if (!stack->mapped && sample)
+		count(C_UNMAPPED, 1);
+	if (!region)
+		region = region_of_hidden_caller(stack, sp, bp, s);
+#if ATTRIBUTION == BY_INNERMOST
+	if (region)
+		return region;
+#endif
+#if ATTRIBUTION == BY_ANY_FRAME
+	if (region && sample)
+		count_frame(region, look);
+	other = region ? region_of_leaf_caller(stack, sp, s) : 0;
+	if (other && sample)
+		count_frame(other, look);
+	if (other && other == selected)
+		region = other;
+#elif ATTRIBUTION == BY_CALL_SITE
+	other = region ? region_of_leaf_caller(stack, sp, s) : 0;
+	if (other)
+		return region_of_site(region, other);
+#endif
+	for (i = 1; i < most; i++) {
+		if (i >= frames)
+			break;
+		// a return address points behind the call
+		other = region_at(stack, stack->ip[i] - 1, s);
+		if (!other)
+			continue;
+#if ATTRIBUTION == BY_INNERMOST
+		return other;
+#elif ATTRIBUTION == BY_CALL_SITE
+		if (region)
+			return region_of_site(region, other);
+		region = other;
+#else
+		if (sample)
+			count_frame(other, look);
+		if (!region || other == selected)
+			region = other;
+#endif
+	}
+	if (i == most && sample)
+		count(C_TRUNCATED, 1);
+#if ATTRIBUTION == BY_CALL_SITE
+	return region ? region_of_site(region, 0) : 0;
+#else
+	return region;
+#endif
+}
+
+static __always_inline int walk_stack(void *ctx, struct stack *stack)
+{
+	int bytes = bpf_get_stack(ctx, stack->ip, MAX_FRAMES * sizeof(u64), BPF_F_USER_STACK);
+
+	return bytes <= 0 ? 0 : bytes / sizeof(u64);
+}
+
+static __always_inline u32 region_of_stack(struct bpf_perf_event_data *ctx, struct space *s, u32 selected)
+{
+	int zero = 0, frames;
 	struct stack *stack = stacks.lookup(&zero);
-	bool mapped = false;
-	u32 region = 0;
+	bool user = ctx->regs.cs & 3;
 
 	if (!stack)
 		return 0;
-	frames = bpf_get_stack(ctx, stack->ip, MAX_FRAMES * sizeof(u64), BPF_F_USER_STACK);
-	if (frames <= 0) {
+	frames = walk_stack(ctx, stack);
+	if (!frames) {
 		count(C_NO_STACK, 1);
 		return 0;
 	}
-	frames /= sizeof(u64);
-	region = region_at(stack->ip[0], s, &mapped);
-	if (!mapped)
-		count(C_UNMAPPED, 1);
-	if (region)
-		return region;
-	region = region_above_leaf(ctx, s);
-	if (region)
-		return region;
-	for (i = 1; i < MAX_FRAMES; i++) {
-		if (i >= frames)
-			return 0;
-		// a return address points behind the call
-		region = region_at(stack->ip[i] - 1, s, &mapped);
-		if (region)
-			return region;
-	}
-	count(C_TRUNCATED, 1);
-	return 0;
+	return region_of_frames(stack, frames, user ? ctx->regs.sp : saved_register(__builtin_offsetof(struct pt_regs, sp)),
+				user ? ctx->regs.bp : saved_register(__builtin_offsetof(struct pt_regs, bp)), s, selected, MAX_FRAMES, true);
 }
 
-static __always_inline u32 region_of_sample(struct bpf_perf_event_data *ctx, struct thread *t, u32 tid)
+static __always_inline u32 region_of_sample(struct bpf_perf_event_data *ctx, struct thread *t, struct experiment *x, u32 tid)
 {
 	struct process *p = processes.lookup(&t->tgid);
 	struct space *s;
@@ -184,12 +304,14 @@ static __always_inline u32 region_of_sample(struct bpf_perf_event_data *ctx, str
 		return 0;
 	if (p->region)
 		return p->region;
+	if (x->waits == WAITS_BY_CALL)
+		return ctx->regs.cs & 3 ? 0 : region_of_call();
 	label = thread_regions.lookup(&tid);
 	if (label)
 		return *label;
 	which = p->space;
 	s = spaces.lookup(&which);
-	return s ? region_of_stack(ctx, s) : 0;
+	return s ? region_of_stack(ctx, s, x->region) : 0;
 }
 
 // The time a sample stands for: all that the target ran on this core since the last one. On average that is the period,
@@ -308,8 +430,10 @@ int on_sample(struct bpf_perf_event_data *ctx)
 
 	if (!c || !x)
 		return 0;
-	if (bpf_get_smp_processor_id() == CUTTING_CPU)
+	if (bpf_get_smp_processor_id() == CUTTING_CPU) {
 		cut_windows(x, c, now);
+		grant_waits(x, c, now);
+	}
 	core = this_core(x);
 	if (core)
 		count_outside(core, now);
@@ -330,7 +454,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 #endif
 	if (user && running(x, c, now))
 		spins = look_for_spin(ctx, t, c, now); // before the clock moves: what is granted now is no part of that wait
-	region = region_of_sample(ctx, t, tid);
+	region = region_of_sample(ctx, t, x, tid);
 	if (region != x->region || x->arm == ARM_OFF) {
 		count(C_OTHERS_NS, time);
 		if (t->flags & F_LINKED)
@@ -338,9 +462,11 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	}
 	if (region) {
 		count(C_IN_SCOPE, 1);
+#if ATTRIBUTION != BY_ANY_FRAME
 		samples = region_samples.lookup(&region);
 		if (samples)
 			__sync_fetch_and_add(samples, 1);
+#endif
 		if (region == x->region && x->arm > ARM_OFF) {
 			count(C_SELECTED, 1);
 			count(C_SELECTED_NS, time);

@@ -104,6 +104,21 @@ static __always_inline void settle_peer(struct thread *b, struct clock *c, struc
 	}
 }
 
+// With more cores nobody would hold up a thread.
+static __always_inline bool queues_are_selected(struct experiment *x)
+{
+	return x->waits == WAITS_BY_CLASS && x->region == WAIT_RUNQUEUE;
+}
+
+// The wait for a core at the end of a pause is like any other (rule 9), but there only because of us: it is not reported.
+static __always_inline void begin_queueing(struct thread *t, struct clock *c, struct experiment *x, u64 now)
+{
+	if (!queues_are_selected(x))
+		return;
+	begin_wait(t, WAIT_RUNQUEUE, 0, c, x, now);
+	t->wait_class = WAIT_NONE;
+}
+
 TRACEPOINT_PROBE(sched, sched_waking)
 {
 	u32 tid = args->pid;
@@ -123,17 +138,24 @@ TRACEPOINT_PROBE(sched, sched_waking)
 	sync_thread(b, x);
 	if (in_pause(b)) {
 		credit_pause(b, now); // rule 9
+		begin_queueing(b, c, x, now);
 	} else {
+		u64 granted = end_wait(b, c, x, now);
+
+		begin_wait(b, WAIT_RUNQUEUE, b->wait_place, c, x, now);
 		set_runnable(b, c);
 		a = acts_itself(core) ? current_thread(c, x) : NULL;
 		if (a && a != b) {
 			count(C_WAKES_TARGET, 1);
 			link_threads(a, b);
 			settle_cost(b, a->cost, now);
+			// What a thread of the target ends shrinks when that thread gets faster, and only then: nothing is
+			// granted for it.
 			debt = debt_after_wake(b, debt_to_hand_on(a, c), c, now);
 			b->local = c->granted - debt;
 		} else {
 			count_outside_waker(); // rule 5: no credit, it owes what G grew
+			b->local += granted;
 			if (!a && may_be_a_peer(core))
 				settle_peer(b, c, x, now);
 		}
@@ -146,14 +168,16 @@ TRACEPOINT_PROBE(sched, sched_waking)
 
 static __always_inline void leave_core(struct thread *a, long state, struct core *core, struct clock *c, struct experiment *x, u64 now)
 {
-	bool preempted = state == 0 || (state & 0x100); // TASK_REPORT_MAX stands for a preempted runner
+	bool preempted = is_preempted(state);
 
 	core_stops(core, now);
 	if (in_pause(a))
 		core_was_busy(a, c, x, now);
 	if (preempted) {
-		if (in_pause(a))
+		if (in_pause(a)) {
 			credit_pause(a, now);
+			begin_queueing(a, c, x, now);
+		}
 		a->queue_ns = now;
 		a->queue_clock = c->granted;
 	} else if (!in_pause(a)) {
@@ -194,16 +218,19 @@ static __always_inline s64 debt_after_queue(struct thread *b, struct core *core,
 	return debt;
 }
 
-static __always_inline void enter_core(struct thread *b, bool held, bool idle, struct core *core, struct clock *c, u64 now)
+static __always_inline void enter_core(struct thread *b, bool held, bool idle, struct core *core, struct clock *c, struct experiment *x, u64 now)
 {
+	u64 granted = end_wait(b, c, x, now);
+
 	if (in_pause(b) && idle && b->queue_ns) {
 		// Rule 9 with its exception: a core that had to be woken from idleness for the pausing thread alone is a
 		// cost of the pause, not a wait for others.
 		b->pause_seg = b->queue_ns;
 	} else {
 		// A debt below zero is the credit of a pause that took too long: it is kept, here and at wakeups.
-		if (b->queue_ns && held && now > b->queue_ns + QUEUE_NOISE_NS)
+		if (b->queue_ns && held && now > b->queue_ns + QUEUE_NOISE_NS && !queues_are_selected(x))
 			b->local = c->granted - debt_after_queue(b, core, c, now);
+		b->local += granted;
 		if (in_pause(b))
 			b->pause_seg = now;
 	}
@@ -219,8 +246,26 @@ static __always_inline void enter_core(struct thread *b, bool held, bool idle, s
 	set_runnable(b, c);
 }
 
+// As the tracepoint has it: a zombie, or gone altogether. Only at its last switch is a thread done: before, it wakes those that
+// wait for its end, who must not get ahead of it. (sched_process_exit comes earlier than that since Linux 6.16.)
+#define STATE_DEAD 0x30
+
+static __always_inline void forget_thread(u32 tid)
+{
+	struct clock *c = the_clock();
+	struct thread *t = threads.lookup(&tid);
+
+	if (!t || !c)
+		return;
+	clear_runnable(t, c);
+	uncount(__sync_lock_test_and_set(&t->waits_in, 0));
+	release_answer(t, tid);
+	threads.delete(&tid);
+	thread_regions.delete(&tid);
+}
+
 // Each side on its own: the verifier does not accept what the compiler makes of a test of two pointers.
-static __always_inline bool switch_out(u32 tid, long state, u64 now)
+static __always_inline bool switch_out(void *ctx, u32 tid, long state, u64 now)
 {
 	struct thread *t = threads.lookup(&tid);
 	struct clock *c = the_clock();
@@ -234,6 +279,12 @@ static __always_inline bool switch_out(u32 tid, long state, u64 now)
 		return false;
 	sync_thread(t, x);
 	leave_core(t, state, core, c, x, now);
+	if (state & STATE_DEAD) {
+		forget_thread(tid);
+		return true;
+	}
+	if (!in_pause(t))
+		note_wait(ctx, t, state, c, x, now);
 	return true;
 }
 
@@ -270,7 +321,7 @@ static __always_inline bool switch_in(u32 tid, bool held, bool idle, u64 now)
 	count_outside(core, now);
 	core->outside_ns = 0;
 	core_wakes(core, c, now);
-	enter_core(t, held, idle, core, c, now);
+	enter_core(t, held, idle, core, c, x, now);
 	return true;
 }
 
@@ -296,7 +347,7 @@ TRACEPOINT_PROBE(sched, sched_switch)
 	if (args->prev_pid == PROFILER && (args->prev_state & STATE_STOPPED_OR_TRACED))
 		end_abandoned_window();
 	if (args->prev_pid)
-		held = switch_out(args->prev_pid, args->prev_state, now);
+		held = switch_out(args, args->prev_pid, args->prev_state, now);
 	if (!args->next_pid || !switch_in(args->next_pid, held, !args->prev_pid, now))
 		leave_to_others(now, !args->next_pid);
 	return 0;
@@ -315,26 +366,13 @@ TRACEPOINT_PROBE(sched, sched_process_fork)
 	parent = current_thread(c, x);
 	if (!parent)
 		return 0;
-	t = new_thread(child, 0, parent->local, x);
+	t = new_thread(child, 0, parent->local, parent->cost, x);
 	if (!t)
 		return 0;
 	t->parent = id >> 32;
 	t->queue_ns = bpf_ktime_get_ns();
 	t->queue_clock = c->granted;
 	return 0;
-}
-
-static __always_inline void forget_thread(u32 tid)
-{
-	struct clock *c = the_clock();
-	struct thread *t = threads.lookup(&tid);
-
-	if (!t || !c)
-		return;
-	clear_runnable(t, c);
-	release_answer(t, tid);
-	threads.delete(&tid);
-	thread_regions.delete(&tid);
 }
 
 // The thread that calls exec takes the id of the group's leader; the handler and the mappings are gone.
@@ -361,12 +399,6 @@ TRACEPOINT_PROBE(sched, sched_process_exec)
 	t = current_thread(c, x);
 	if (t)
 		t->local = local;
-	return 0;
-}
-
-TRACEPOINT_PROBE(sched, sched_process_exit)
-{
-	forget_thread(bpf_get_current_pid_tgid());
 	return 0;
 }
 

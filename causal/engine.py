@@ -16,6 +16,7 @@ import re
 import signal
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,8 @@ from causal.counting import Counted, Edges, Source
 from causal.errors import CausalError
 from causal.perf_events import CpuClock, online_cpus, spread_periods
 from causal.tracefs import available_events
-from causal.windows import Arm, EngineOptions, PointReading, WindowPlan, WindowReading
+from causal.waiting import CLASS_BITS, WaitClass, WaitMode, Waits, by_region
+from causal.windows import Arm, Attribution, EngineOptions, PointReading, WindowPlan, WindowReading
 
 BPF_DIRECTORY = Path(__file__).resolve().parent.parent / "bpf"
 PAUSE_SIGNAL = signal.SIGURG
@@ -75,6 +77,7 @@ class _Loaded:
     ranges: npt.NDArray[Any]
     region_samples: npt.NDArray[np.uint64]
     macros: npt.NDArray[Any]
+    waiting: npt.NDArray[np.uint64]
     maps: list[mmap.mmap] = field(default_factory=list)
 
 
@@ -153,6 +156,7 @@ class Engine:
         self._generation = 0
         self._open_start: Any = None
         self._wandered_s = 0.0
+        self.wait_mode = WaitMode.NONE
         self.sample_cost_ns = 0  # what a tick costs the thread it interrupts; see causal/calibration.py
         self._loaded: _Loaded | None = None
 
@@ -164,9 +168,11 @@ class Engine:
 
     # --- loading -----------------------------------------------------------------------------------------------------
 
-    def load(self, points: int = 0, sampled: bool = False) -> None:
-        """Compile, load and attach everything but progress points; `points` is how many of those there will be, and
-        `sampled` whether some of them are sampled lines."""
+    def load(self, points: int = 0, wait_mode: WaitMode = WaitMode.NONE, sampled: bool = False) -> None:
+        """Compile, load and attach everything but progress points; `points` is how many of those there will be.
+
+        `wait_mode`: which waits belong to the regions. `sampled`: whether some points are sampled lines.
+        """
         if points > self.options.max_points:
             raise CausalError(
                 f"{points} progress points are more than {self.options.max_points}", "name the ones that matter most"
@@ -185,8 +191,11 @@ class Engine:
             ranges=map_array(bpf, "ranges", RANGE, self.options.max_ranges, maps),
             region_samples=map_array(bpf, "region_samples", np.dtype("<u8"), self.options.max_regions, maps),
             macros=map_array(bpf, "macros", MACRO, self.options.max_macros, maps),
+            waiting=map_array(bpf, "waiting", np.dtype("<u8"), self.options.max_regions, maps),
             maps=maps,
         )
+        self.wait_mode = wait_mode
+        self.stop()  # so that waits are counted from now on where they belong
         self._attach_samplers(bpf)
 
     def _compile(self, source: str, further_flags: Sequence[str] = ()) -> Any:
@@ -215,6 +224,10 @@ class Engine:
             "MAX_RANGES": options.max_ranges,
             "MAX_MAPPINGS": options.max_mappings,
             "MAX_SPACES": options.max_spaces,
+            "MAX_WAITS": options.max_waits,
+            "MAX_SITES": options.max_sites,
+            "FIRST_SITE": options.max_regions - options.max_sites,
+            "ATTRIBUTION": int(options.attribution),
             "MAX_POINTS": options.max_points,
             "MAX_CALLS": options.max_calls,
             "MAX_MACROS": options.max_macros,
@@ -458,6 +471,8 @@ class Engine:
         """Forget all threads and what was counted, as if just loaded."""
         bpf = self._kernel.bpf
         bpf["threads"].clear()
+        bpf["waits"].clear()
+        self._kernel.waiting[:] = 0
         bpf["clocks"][ctypes.c_int(0)] = bpf["clocks"].Leaf()
         for i in range(len(self._counter_names)):
             bpf["counters"][ctypes.c_int(i)] = ctypes.c_uint64(0)
@@ -475,8 +490,8 @@ class Engine:
         end = start + plan.length_ns
         self._plan = plan
         self._publish(
-            base=clock_state.granted, cost_base=clock_state.cost, began_ns=now,
-            deadline_ns=end + 4 * self.options.period_ns, edges=(start, start + plan.length_ns // 2, end), plan=plan,
+            clock_state, began_ns=now, deadline_ns=end + 4 * self.options.period_ns,
+            edges=(start, start + plan.length_ns // 2, end), plan=plan,
         )  # fmt: skip
         for clock in self._clocks:
             # A phase of its own for each core and window.
@@ -484,17 +499,16 @@ class Engine:
             clock.start()
         return end
 
-    def _publish(
-        self, base: int, cost_base: int, began_ns: int, deadline_ns: int, edges: Sequence[int], plan: WindowPlan
-    ) -> None:
+    def _publish(self, state: Any, began_ns: int, deadline_ns: int, edges: Sequence[int], plan: WindowPlan) -> None:
         table = self._kernel.bpf["experiments"]
         self._generation += 1
         leaf = table.Leaf()
         leaf.generation = self._generation
-        leaf.base, leaf.cost_base, leaf.began_ns, leaf.deadline_ns = base, cost_base, began_ns, deadline_ns
+        leaf.base, leaf.cost_base, leaf.waited_base = state.granted, state.cost, state.waited
+        leaf.began_ns, leaf.deadline_ns = began_ns, deadline_ns
         leaf.edge_ns[:] = list(edges)
         leaf.arm, leaf.region, leaf.permille = int(plan.arm), plan.region, round(plan.speedup * 1000)
-        leaf.sample_cost_ns = self.sample_cost_ns
+        leaf.sample_cost_ns, leaf.waits = self.sample_cost_ns, int(self.wait_mode)
         table[ctypes.c_int(self._generation & 1)] = leaf
         self._kernel.bpf["generation"][ctypes.c_int(0)] = ctypes.c_uint64(self._generation)
 
@@ -507,7 +521,7 @@ class Engine:
         far = 1 << 62
         state = self._kernel.bpf["clocks"][0]
         now = time.monotonic_ns()
-        self._publish(state.granted, state.cost, now, now + plan.length_ns, (far, far, far), plan)
+        self._publish(state, now, now + plan.length_ns, (far, far, far), plan)
         self.tick(True)
 
     def extend(self, length_ns: int) -> None:
@@ -539,7 +553,7 @@ class Engine:
         clock_state = self._kernel.bpf["clocks"][0]
         far = 1 << 62
         off = WindowPlan(Arm.OFF, 0, 0, 0, 0)
-        self._publish(clock_state.granted, clock_state.cost, time.monotonic_ns(), 0, (far, far, far), off)
+        self._publish(clock_state, time.monotonic_ns(), 0, (far, far, far), off)
 
     def poll(self) -> WindowReading | None:
         """The reading of the window that `begin` started, None while it is not over."""
@@ -582,6 +596,24 @@ class Engine:
     def region_samples(self) -> npt.NDArray[np.uint64]:
         """Samples by region id since loading (a copy)."""
         return self._kernel.region_samples.copy()
+
+    def sites(self) -> dict[int, tuple[int, int]]:
+        """Call sites seen since loading: region id -> (region, region of the next frame in scope above it, or 0)."""
+        if self.options.attribution is not Attribution.CALL_SITE:
+            return {}
+        return {number.value: (key.region, key.caller) for key, number in self._kernel.bpf["sites"].items()}
+
+    def waits(self) -> Waits:
+        """Thread time off the CPU since loading, of waits that are over."""
+        found = {}
+        for key, spent in self._kernel.bpf["waits"].items():
+            place, kind = divmod(key.value, 1 << CLASS_BITS)
+            found[place, WaitClass(kind)] = int(spent.value)
+        return found
+
+    def region_waits(self) -> Counter[int]:
+        """Thread time (ns) that each region has waited since loading, as far as a virtual speedup shortens it."""
+        return by_region(self.waits(), self.wait_mode)
 
     def pause_errors(self) -> list[int]:
         """Histogram of |debt| at the end of pauses; bucket i counts those below 2**(i+1) ns."""

@@ -63,6 +63,8 @@ class Target:
                 self._handlers.attend(tgid, version)
         if self._table.unit == "thread":
             self._label_threads()
+        for number, (region, caller) in self._engine.sites().items():
+            self._table.add_site(number, region, caller)
 
     def alive(self) -> bool:
         """Does any process of the target still run, one that only shares the clock aside?"""

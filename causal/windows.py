@@ -19,6 +19,14 @@ class Arm(enum.IntEnum):
     DILATION = 4
 
 
+class Attribution(enum.IntEnum):
+    """What of a stack decides about its region; as in bpf/sampler.h."""
+
+    INNERMOST = 0
+    CALL_SITE = 1  # the innermost frame in scope with the next one above it
+    ANY_FRAME = 2
+
+
 @dataclass(frozen=True)
 class EngineOptions:
     """Sizes and thresholds, with defaults for a large program. All times in ns."""
@@ -38,8 +46,11 @@ class EngineOptions:
     max_latencies: int = 8
     max_stretches: int = 4_096
     max_calls: int = 8_192
+    max_waits: int = 65_536
     max_frames: int = 48
     max_answers: int = 8_192
+    max_sites: int = 65_536
+    attribution: Attribution = Attribution.INNERMOST
 
 
 @dataclass(frozen=True)

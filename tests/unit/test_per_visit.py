@@ -43,6 +43,15 @@ def test_a_store_that_drains():
     assert found.sustained(0.5) == pytest.approx(0.2, abs=0.03)
 
 
+def test_a_store_that_drains_at_all_speedups():
+    """The closer to 100 %, the less other work per visit: that must not pass for noise."""
+    windows = []
+    for pair in range(16):
+        share = (0.85, 0.6, 0.3, 1e-4)[pair % 4]
+        windows += [replace(w, pair=pair) for w in pairs(1, others=share, seed=pair)]
+    assert compare_per_visit(windows, "p").others < 0.7
+
+
 def test_threads_that_nothing_is_handed_to_or_from_fill_no_store():
     """Threads beside do as much per second as before, so less per visit the faster the others are."""
     linked = {"placebo": 0.0, "treated": 0.0}
