@@ -6,7 +6,7 @@ struct mapping {
 	u64 offset;     // of `start` in the file
 	u32 lo, hi;     // its slice of `ranges`
 	u32 region;     // the whole mapping is this region, 0: it is not
-	u32 pad;
+	u32 sampled;    // its slice of `stretches` (sampled.h): first and count, 16 bits each
 };
 BPF_F_TABLE("array", u32, struct mapping, mappings, MAX_MAPPINGS, BPF_F_MMAPABLE);
 
@@ -429,6 +429,8 @@ static __always_inline void note_ahead(struct thread *t, struct clock *c, struct
 		count(C_AHEAD_NS, time);
 }
 
+#include "sampled.h"
+
 // A signal whose handler never spoke (see void_pause) must not hide a thread that makes no system calls.
 #define HANDLER_DEADLINE_NS 2000000
 
@@ -463,6 +465,10 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	if (!user)
 		count(C_KERNEL_MODE, 1);
 	time = weigh(t, core, x, ctx->sample_period, now);
+#ifdef SAMPLED_POINTS
+	if (user)
+		visit_by_sample(ctx, t, c, x, time, now);
+#endif
 	if (user && running(x, c, now))
 		spins = look_for_spin(ctx, t, c, now); // before the clock moves: what is granted now is no part of that wait
 	region = region_of_sample(ctx, t, x, tid);

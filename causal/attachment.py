@@ -17,6 +17,7 @@ from causal.experiment import Status
 from causal.interruption import Interruption
 from causal.kernel_calls import effective_capabilities
 from causal.mappings import read_maps
+from causal.points import Place, find_points, locate
 from causal.processes import (
     NO_PAUSES,
     Process,
@@ -29,14 +30,13 @@ from causal.processes import (
     refuse_untraceable,
     root_of,
 )
-from causal.progress import PointSpec, Probe, resolve
+from causal.progress import PointSpec
 from causal.quota import throttled_periods
 from causal.recording import (
     Outcome,
     Recorder,
     RecordingOptions,
     Subject,
-    parse_points,
     prepared,
 )
 from causal.selection import check_unit, find_regions
@@ -108,9 +108,10 @@ def examine_members(options: AttachOptions, members: Members) -> Subject:
     binaries = [binary for binary, _ in mains.values()]
     libraries = {binary.path: _libraries(process) for binary, process in mains.values()}
     scope, table, only = find_regions(options, binaries, chain.from_iterable(libraries.values()))
-    specs = parse_points(options.points)
-    probes = {spec.name: _resolve(spec, binaries, libraries) for spec in specs}
-    return Subject(binaries[0].path, binaries[0], None, scope, table, only, probes, specs)
+    points = find_points(
+        options.points, options.latencies, options.accept_many, lambda spec: _locate(spec, binaries, libraries)
+    )
+    return Subject(binaries[0].path, binaries[0], None, scope, table, only, points)
 
 
 def _libraries(process: Process) -> list[str]:
@@ -119,20 +120,21 @@ def _libraries(process: Process) -> list[str]:
     return [path for path in dict.fromkeys(each.path for each in mapped) if path != process.executable]
 
 
-def _resolve(spec: PointSpec, binaries: Sequence[Binary], libraries: dict[str, list[str]]) -> list[Probe]:
+def _locate(spec: PointSpec, binaries: Sequence[Binary], libraries: dict[str, list[str]]) -> Place:
     """The point in whichever of the programs has it; the first one's complaint when none has."""
-    found: dict[tuple[str, int], Probe] = {}
+    found: list[Place] = []
     complaint: CausalError | None = None
     for binary in binaries:
         try:
-            probes = resolve(spec, binary, libraries[binary.path])
-            found.update(((probe.path, probe.file_offset), probe) for probe in probes)
+            found.append(locate(spec, binary, libraries[binary.path], may_load=False))
         except CausalError as error:
             complaint = complaint or error
     if not found:
         assert complaint
         raise complaint
-    return list(found.values())
+    probes = {(probe.path, probe.file_offset): probe for place in found for probe in place.probes}
+    stretches = dict.fromkeys(stretch for place in found for stretch in place.stretches)
+    return Place(spec, tuple(probes.values()), tuple(stretches))
 
 
 def attach(
@@ -171,7 +173,7 @@ class _Attachment:
         self._settle()
         command = _command_line(roots[0]) if len(roots) == 1 else [process.name for process in roots]
         base.write_header(
-            command, roots[0].pid, base.subject.specs, attached=[process.pid for process in roots],
+            command, roots[0].pid, base.subject.progress_points(), attached=[process.pid for process in roots],
             children=self.options.children, companions=list(self.options.companions),
         )  # fmt: skip
         run = base.experiments(base.target.alive, lambda: sum(throttled_periods(process.pid) for process in roots))

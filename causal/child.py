@@ -26,11 +26,14 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 
 @dataclass(frozen=True)
 class Preload:
-    """What the stub needs: the table to map, its number of lines, and the signal to answer."""
+    """What the stub needs: the table to map, its number of lines, and the signal to answer; the table of counters that
+    the program adds to itself, and its number of lines. A table of no lines is not mapped."""
 
     answers_fd: int
     lines: int
     signal: int
+    macros_fd: int = -1
+    macros: int = 0
 
 
 @dataclass(frozen=True)
@@ -157,14 +160,20 @@ def _become(
 
 
 def _preload_environment(preload: Preload) -> dict[str, str]:
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    lowest = min(_HIGH_DESCRIPTOR, max(limit - 8, 3)) if limit != resource.RLIM_INFINITY else _HIGH_DESCRIPTOR
-    descriptor = fcntl.fcntl(preload.answers_fd, fcntl.F_DUPFD, lowest)  # without close-on-exec: children register too
+    tables = [(preload.answers_fd, preload.lines, preload.signal), (preload.macros_fd, preload.macros)]
+    words = [word for fd, *rest in tables for word in (_inherited(fd) if rest[0] else 0, *rest)]
     others = os.environ.get("LD_PRELOAD", "")
     return {
         "LD_PRELOAD": f"{STUB_PATH}:{others}" if others else str(STUB_PATH),
-        "CAUSAL_BPF_STUB": f"{descriptor}:{preload.lines}:{preload.signal}",
+        "CAUSAL_BPF_STUB": ":".join(map(str, words)),
     }
+
+
+def _inherited(descriptor: int) -> int:
+    """A copy of a descriptor that survives exec, so that children register too."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    lowest = min(_HIGH_DESCRIPTOR, max(limit - 8, 3)) if limit != resource.RLIM_INFINITY else _HIGH_DESCRIPTOR
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD, lowest)
 
 
 def _drop_privileges(owner: Owner) -> None:

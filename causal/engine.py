@@ -7,6 +7,7 @@ clock.
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import platform
@@ -27,8 +28,10 @@ import numpy.typing as npt
 
 from causal import kernel_calls
 from causal.btf import task_offsets
+from causal.counting import Counted, Edges, Source
 from causal.errors import CausalError
 from causal.perf_events import CpuClock, online_cpus, spread_periods
+from causal.tracefs import available_events
 from causal.waiting import CLASS_BITS, WaitClass, WaitMode, Waits, by_region
 from causal.windows import Arm, Attribution, EngineOptions, PointReading, WindowPlan, WindowReading
 
@@ -37,9 +40,19 @@ PAUSE_SIGNAL = signal.SIGURG
 
 # As in bpf/sampler.h.
 MAPPING = np.dtype(
-    [("start", "<u8"), ("end", "<u8"), ("offset", "<u8"), ("lo", "<u4"), ("hi", "<u4"), ("region", "<u4"), ("_", "<u4")]
+    [
+        ("start", "<u8"),
+        ("end", "<u8"),
+        ("offset", "<u8"),
+        ("lo", "<u4"),
+        ("hi", "<u4"),
+        ("region", "<u4"),
+        ("sampled", "<u4"),
+    ]
 )
 SPACE = np.dtype([("first", "<u4"), ("count", "<u4")])
+# As in bpf/progress.h; `state` 2 is a counter that is ready, `kind` 1 a point of throughput, 2 a begin, 3 an end.
+MACRO = np.dtype([("count", "<u8"), ("backoff", "<u8"), ("state", "<u4"), ("kind", "<u4"), ("name", "S232")])
 RANGE = np.dtype([("start", "<u8"), ("end", "<u8"), ("region", "<u4"), ("pad", "<u4")])
 REGION_STATE = np.dtype([("samples", "<u8"), ("serial", "<u8"), ("given", "<u8")])
 _SERIAL_UNIT = 65536
@@ -65,6 +78,7 @@ class _Loaded:
     spaces: npt.NDArray[Any]
     ranges: npt.NDArray[Any]
     region_states: npt.NDArray[Any]
+    macros: npt.NDArray[Any]
     waiting: npt.NDArray[np.uint64]
     maps: list[mmap.mmap] = field(default_factory=list)
 
@@ -139,6 +153,7 @@ class Engine:
         self._counter_names = counter_names()
         self._clocks: list[CpuClock] = []
         self._probes: list[int] = []  # closing one detaches it
+        self._sources: list[Source] = [Counted(number) for number in range(options.max_points)]
         self._plan: WindowPlan | None = None
         self._generation = 0
         self._given: dict[int, float] = {}
@@ -156,10 +171,10 @@ class Engine:
 
     # --- loading -----------------------------------------------------------------------------------------------------
 
-    def load(self, points: int = 0, wait_mode: WaitMode = WaitMode.NONE) -> None:
+    def load(self, points: int = 0, wait_mode: WaitMode = WaitMode.NONE, sampled: bool = False) -> None:
         """Compile, load and attach everything but progress points; `points` is how many of those there will be.
 
-        `wait_mode`: which waits belong to the regions.
+        `wait_mode`: which waits belong to the regions. `sampled`: whether some points are sampled lines.
         """
         if points > self.options.max_points:
             raise CausalError(
@@ -169,7 +184,8 @@ class Engine:
         source = _inlined(BPF_DIRECTORY / "engine.bpf.c")
         for point in range(points):
             source += f"\nint on_visit_{point}(struct pt_regs *ctx) {{ visit({point}); return 0; }}"
-        bpf = self._compile(source)
+            source += f"\nint on_event_{point}(void *ctx) {{ visit({point}); return 0; }}"
+        bpf = self._compile(source, ["-DSAMPLED_POINTS"] if sampled else [])
         maps: list[mmap.mmap] = []
         self._loaded = _Loaded(
             bpf=bpf,
@@ -177,6 +193,7 @@ class Engine:
             spaces=map_array(bpf, "spaces", SPACE, self.options.max_spaces, maps),
             ranges=map_array(bpf, "ranges", RANGE, self.options.max_ranges, maps),
             region_states=map_array(bpf, "region_states", REGION_STATE, self.options.max_regions, maps),
+            macros=map_array(bpf, "macros", MACRO, self.options.max_macros, maps),
             waiting=map_array(bpf, "waiting", np.dtype("<u8"), self.options.max_regions, maps),
             maps=maps,
         )
@@ -184,14 +201,14 @@ class Engine:
         self.stop()  # so that waits are counted from now on where they belong
         self._attach_samplers(bpf)
 
-    def _compile(self, source: str) -> Any:
+    def _compile(self, source: str, further_flags: Sequence[str] = ()) -> Any:
         try:
             from bcc import BPF
         except ImportError:
             raise CausalError("the Python package bcc is missing", "sudo apt install python3-bpfcc") from None
         with captured_output() as output:
             try:
-                bpf = BPF(text=source, cflags=self._flags())
+                bpf = BPF(text=source, cflags=[*self._flags(), *further_flags])
                 self._attach_hooks(bpf)
             except Exception as error:  # bcc raises nothing more specific
                 raise CausalError(
@@ -216,6 +233,9 @@ class Engine:
             "ATTRIBUTION": int(options.attribution),
             "MAX_POINTS": options.max_points,
             "MAX_CALLS": options.max_calls,
+            "MAX_MACROS": options.max_macros,
+            "MAX_LATENCIES": options.max_latencies,
+            "MAX_STRETCHES": options.max_stretches,
             "MAX_FRAMES": options.max_frames,
             "MAX_ANSWERS": options.max_answers,
             "ANSWER_PROBES": 32,
@@ -233,7 +253,7 @@ class Engine:
     def _attach_hooks(self, bpf: Any) -> None:
         bpf.attach_raw_tracepoint(tp="sys_exit", fn_name="on_sys_exit")
         bpf.attach_raw_tracepoint(tp="sys_enter", fn_name="on_sys_enter")
-        known = {line.strip() for line in (_tracefs() / "available_events").read_text().splitlines()}
+        known = available_events()
         # Ends first: an interrupt that is being served while we attach must not leave its mark for good.
         for event in _INTERRUPTS:
             for suffix, function in (("exit", "on_interrupt_end"), ("entry", "on_interrupt")):
@@ -329,29 +349,97 @@ class Engine:
         self._kernel.bpf["thread_regions"][ctypes.c_uint32(tid)] = ctypes.c_uint32(region)
 
     def attach_point(self, point: int, path: str, file_offset: int) -> None:
-        """Count visits of an instruction by uprobe, in all processes of the target that have the file mapped."""
+        """Count visits of one instruction; see `attach_points`."""
+        self.attach_points(point, path, [file_offset])
+
+    def attach_points(
+        self, point: int, path: str, file_offsets: Sequence[int], semaphores: Sequence[int] | None = None
+    ) -> None:
+        """Count visits of these instructions by uprobes, in all processes of the target that have the file mapped, now
+        or later. `semaphores`: file offsets of the counters that switch USDT points on, 0 where there is none."""
+        from bcc import BPF
+
+        with captured_output():
+            program = self._kernel.bpf.load_func("on_visit", BPF.KPROBE, attach_type=kernel_calls.TRACE_UPROBE_MULTI)
+        cookies = [point] * len(file_offsets)
+        try:
+            link = kernel_calls.link_uprobes(program.fd, path, file_offsets, cookies, semaphores=semaphores)
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.EACCES):
+                raise CausalError(f"cannot probe {path}: {error.strerror}", "run as root") from None
+            # Before Linux 6.6 (kernel commit 89ae89f53d20) there is no link that holds many uprobes.
+            for i, file_offset in enumerate(file_offsets):
+                self._attach_uprobe(point, path, file_offset, semaphores[i] if semaphores else 0)
+            return
+        self._probes.append(link)
+
+    def _attach_uprobe(self, point: int, path: str, file_offset: int, semaphore: int) -> None:
         from bcc import BPF
         from bcc.libbcc import lib
 
-        function = f"on_visit_{point}"
-        if "CAP_SYS_ADMIN" not in kernel_calls.effective_capabilities():
-            # Ordinary uprobes need it; the link that holds many of them (Linux 6.6) does with CAP_PERFMON.
-            program = self._kernel.bpf.load_func(function, BPF.KPROBE, attach_type=kernel_calls.TRACE_UPROBE_MULTI)
-            try:
-                self._probes.append(kernel_calls.link_uprobes(program.fd, path, [file_offset]))
-            except OSError as error:
-                raise CausalError(f"cannot probe {path}: {error.strerror}", "run as root") from None
-            return
-        program = self._kernel.bpf.load_func(function, BPF.KPROBE)
+        program = self._kernel.bpf.load_func(f"on_visit_{point}", BPF.KPROBE)
         name = f"causal_{os.getpid()}_{point}_{len(self._probes)}"
         with captured_output() as output:
-            fd = lib.bpf_attach_uprobe(program.fd, 0, name.encode(), os.fsencode(path), file_offset, -1, 0)
+            fd = lib.bpf_attach_uprobe(
+                program.fd, 0, name.encode(), os.fsencode(path), file_offset, -1, semaphore
+            )  # fmt: skip
         if fd < 0:
             raise CausalError(
                 f"cannot attach a uprobe to {path}+{file_offset:#x}",
-                f"the instruction may not allow it; choose another function. {output().strip()[-200:]}",
+                f"the instruction may not allow it; choose another point. {output().strip()[-200:]}",
             )
         self._probes.append(fd)
+
+    def attach_event(self, point: int, category: str, event: str) -> None:
+        """Count a kernel tracepoint, as often as it fires while a thread of the target is current."""
+        from bcc import BPF
+        from bcc.libbcc import lib
+
+        with captured_output() as output:
+            program = self._kernel.bpf.load_func(f"on_event_{point}", BPF.TRACEPOINT)
+            fd = lib.bpf_attach_tracepoint(program.fd, category.encode(), event.encode())
+        if fd < 0:
+            raise CausalError(
+                f"cannot attach to the tracepoint {category}:{event}", f"run as root. {output().strip()[-200:]}"
+            )
+        self._probes.append(fd)
+
+    def write_stretches(self, stretches: Sequence[tuple[int, int, int]], first: int = 0) -> None:
+        """Sampled lines from index `first` on: (start, end, point) with file offsets, sorted within each file."""
+        table = self._kernel.bpf["stretches"]
+        if first + len(stretches) > self.options.max_stretches:
+            raise CausalError(
+                f"the sampled lines have more than {self.options.max_stretches} pieces of code",
+                "choose lines with less code",
+            )
+        for i, (start, end, point) in enumerate(stretches, first):
+            table[ctypes.c_int(i)] = table.Leaf(start, end, point, 0)
+
+    def macros(self) -> npt.NDArray[Any]:
+        """The counters that programs of the target have claimed so far (a copy, dtype MACRO, in the order claimed)."""
+        macros = self._kernel.macros
+        return macros[: np.count_nonzero(macros["state"])].copy()
+
+    def macros_ready(self) -> npt.NDArray[np.bool_]:
+        """Which lines of `macros` can be read."""
+        ready: npt.NDArray[np.bool_] = self._kernel.macros["state"] == 2
+        return ready
+
+    @property
+    def macros_fd(self) -> int:
+        """Descriptor of the table of counters that programs add to themselves."""
+        return int(self._kernel.bpf["macros"].map_fd)
+
+    def pair(self, latency: int, begin: int, end: int, macros: bool) -> None:
+        """Follow the requests between two points, or two lines of `macros`. Pairs are numbered from 0 without gaps."""
+        table = self._kernel.bpf["latencies"]
+        if latency >= self.options.max_latencies:
+            raise CausalError(f"more than {self.options.max_latencies} latencies", "name the ones that matter most")
+        table[ctypes.c_int(latency)] = table.Leaf(begin, end, 2 if macros else 1)
+
+    def show(self, sources: Sequence[Source]) -> None:
+        """Which points readings have, in which order (at first: all that there is room for)."""
+        self._sources = list(sources)
 
     def start_counting_calls(self, path: str, file_offsets: Sequence[int]) -> CallCounter:
         """Count how often the target executes the instructions at these offsets of one file, until closed.
@@ -494,7 +582,6 @@ class Engine:
 
         wall = end.now_ns - start.now_ns
         counters = {name: int(end.counters[i] - start.counters[i]) for i, name in enumerate(self._counter_names)}
-        origin = start.now_ns - (start.cost if placebo else start.granted)
         return WindowReading(
             start_ns=start.now_ns,
             wall_ns=wall,
@@ -505,7 +592,7 @@ class Engine:
             selected_ns=counters["selected_ns"],
             samples=counters["in_scope"],
             counters=counters,
-            points=[_point(start, middle, end, i, origin) for i in range(self.options.max_points)],
+            points=[source.read(Edges(start, middle, end, placebo)) for source in self._sources],
         )
 
     def counters(self) -> dict[str, int]:
@@ -576,26 +663,9 @@ class Engine:
             loaded.bpf.cleanup()
 
 
-def _point(start: Any, middle: Any, end: Any, i: int, origin: int) -> PointReading:
-    visits = int(end.points[i].visits - start.points[i].visits)
-    return PointReading(
-        visits=visits,
-        half_visits=int(middle.points[i].visits - start.points[i].visits),
-        first_ns=int(end.points[i].first_ns - origin) if visits else None,
-        last_ns=int(end.points[i].last_ns - origin) if visits else None,
-    )
-
-
 def map_array(bpf: Any, name: str, dtype: np.dtype[Any], length: int, keep: list[mmap.mmap]) -> npt.NDArray[Any]:
     """A BPF array with BPF_F_MMAPABLE as memory of ours; `keep` holds what must live as long as it."""
     size = (length * dtype.itemsize + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
     mapped = mmap.mmap(bpf[name].map_fd, size)
     keep.append(mapped)
     return np.frombuffer(mapped, dtype=dtype, count=length)
-
-
-def _tracefs() -> Path:
-    for path in (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing")):
-        if (path / "available_events").exists():
-            return path
-    raise CausalError("tracefs is not mounted", "sudo mount -t tracefs nodev /sys/kernel/tracing")

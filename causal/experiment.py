@@ -229,8 +229,9 @@ class Experiments:
     def _settle_verdict(self, pair: Pair, treated: WindowReading, placebo: WindowReading) -> None:
         gains = {}
         for name, fast, slow in zip(self.points, treated.points, placebo.points, strict=False):
-            if min(fast.visits, slow.visits, treated.effective_ns, placebo.effective_ns) > 0:
-                gains[name] = 1 - (slow.visits / placebo.effective_ns) / (fast.visits / treated.effective_ns)
+            paces = fast.pace(treated.effective_ns), slow.pace(placebo.effective_ns)
+            if min(paces) > 0:
+                gains[name] = 1 - paces[1] / paces[0]
         rule = self.planner.observe(pair.region, pair.level, gains)
         if rule is not None:
             self.writer.settled(self.table.region(pair.region).name, rule)
@@ -294,7 +295,7 @@ class Experiments:
         treated, placebo = readings[Arm.TREATED], readings[Arm.PLACEBO]
         if not self.points or min(treated.effective_ns, placebo.effective_ns) <= 0:
             return
-        fast, slow = (r.points[0].visits / r.effective_ns for r in (treated, placebo))
+        fast, slow = (r.points[0].pace(r.effective_ns) for r in (treated, placebo))
         if fast > 0:
             running = self._running.setdefault(pair.region, _Running())
             running.gain += 1 - slow / fast
@@ -339,7 +340,7 @@ def window_record(
 ) -> Window:
     """A reading as the profile keeps it; `points` names the first of its points."""
     visits = (
-        Visits(name, point.visits, point.first_ns, point.last_ns, point.half_visits)
+        Visits(name, point.visits, point.first_ns, point.last_ns, point.half_visits, point.arrivals, point.in_flight_ns)
         for name, point in zip(points, reading.points, strict=False)
     )
     return Window(

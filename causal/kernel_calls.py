@@ -96,19 +96,23 @@ def link_uprobes(
     cookies: Sequence[int] | None = None,
     tgid: int = 0,
     at_return: bool = False,
+    semaphores: Sequence[int] | None = None,
 ) -> int:
     """Attach a program to many places of a file with one link, whose descriptor is returned; closing it detaches.
 
     The program reads the cookie of the place, which is its index unless `cookies` are given. With a `tgid` only that
-    process gets the probes; `at_return`: where the functions that begin at the places return.
+    process gets the probes; `at_return`: where the functions that begin at the places return. `semaphores`: file
+    offsets of 16-bit counters that the kernel keeps above 0 as long as the probe is there, 0 for none.
     """
     count = len(file_offsets)
     name = ctypes.create_string_buffer(os.fsencode(path))
     offsets = (ctypes.c_uint64 * count)(*file_offsets)
     numbers = (ctypes.c_uint64 * count)(*(range(count) if cookies is None else cookies))
+    counters = (ctypes.c_uint64 * count)(*(semaphores or ()))
     attributes = ctypes.create_string_buffer(_ATTR_SIZE)
     struct.pack_into("=4I", attributes, 0, program, 0, TRACE_UPROBE_MULTI, 0)
-    addresses = (ctypes.addressof(name), ctypes.addressof(offsets), 0, ctypes.addressof(numbers))
+    switches = ctypes.addressof(counters) if semaphores else 0
+    addresses = (ctypes.addressof(name), ctypes.addressof(offsets), switches, ctypes.addressof(numbers))
     struct.pack_into("=4Q3I", attributes, 16, *addresses, count, int(at_return), tgid)
     return _bpf(_LINK_CREATE, attributes)
 

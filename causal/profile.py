@@ -76,6 +76,8 @@ class Visits:
 
     `first_ns` and `last_ns` are the effective times, since the start of the window, of the first and the last visit
     (None when there was none); `half_delta` counts the visits in the first half of the window.
+    A latency has `delta` requests that ended, `arrivals` that began, and the integral of those in flight over
+    effective time, `in_flight_ns`: divided by `delta`, the mean latency (Little's law). Other points have None.
     """
 
     name: str
@@ -83,6 +85,8 @@ class Visits:
     first_ns: int | None = None
     last_ns: int | None = None
     half_delta: int | None = None
+    arrivals: int | None = None
+    in_flight_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +224,7 @@ class ProfileWriter:
         """Records a window, followed by COZ's own lines where COZ has an equivalent of it."""
         if window.arm in ("treated", "placebo") and window.void is None:
             # COZ knows nothing of void windows and of our other arms: under its own record name it would use them.
-            coz_points = [{"type": "throughput-point", "name": v.name, "delta": v.delta} for v in window.points]
+            coz_points = [coz_point(visits) for visits in window.points]
             self._write({"type": "experiment"} | _window_record(window), *coz_points)
         else:
             self._write({"type": "window"} | _window_record(window))
@@ -272,6 +276,14 @@ class ProfileWriter:
                 os.ftruncate(self._fd, self._size)
             raise write_error(self.path, error) from error
         self._size += len(data)
+
+
+def coz_point(visits: Visits) -> dict[str, Any]:
+    """A point in an experiment as COZ writes it."""
+    if visits.in_flight_ns is None or visits.arrivals is None:
+        return {"type": "throughput-point", "name": visits.name, "delta": visits.delta}
+    counts = {"arrivals": visits.arrivals, "departures": visits.delta, "difference": visits.arrivals - visits.delta}
+    return {"type": "latency-point", "name": visits.name} | counts
 
 
 def _window_record(window: Window) -> dict[str, Any]:
@@ -515,6 +527,8 @@ def _visits(record: dict[str, Any]) -> Visits:
         first_ns=_optional_int(record.get("first_ns")),
         last_ns=_optional_int(record.get("last_ns")),
         half_delta=_optional_int(record.get("half_delta")),
+        arrivals=_optional_int(record.get("arrivals")),
+        in_flight_ns=_optional_int(record.get("in_flight_ns")),
     )
 
 

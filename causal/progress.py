@@ -5,48 +5,68 @@ Use:
     spec = parse_spec("requests=handle_request@libserver")
     resolve(spec, main, libraries)      # -> [Probe(path, file_offset, ...)]
 
-SPEC is `function` or `function@library`, optionally with a name of its own in front: `NAME=SPEC`.
+SPEC is one of these, optionally with a name of its own in front: `NAME=SPEC`.
+
+    function, function@library          also with * for several
+    file.c:123, file.c:123@library      the first instruction of the line, in all its copies
+    0x4011d6, 0x11d6@library            an address, as the file's symbols have it
+    usdt:provider:name                  a point that the program's authors marked; @library where it is
+    tracepoint:category:name            a kernel tracepoint, while a thread of the target is current
+    sampled:file.c:123                  a line by its CPU time, a visit for each 0.1 ms; nothing is probed
 """
 
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from causal.errors import CausalError, UsageError
+from causal.line_points import Stretch, find_line
 from causal.symbols.demangle import bare_name, base_name, demangle
 from causal.symbols.elf import Binary
 from causal.symbols.libraries import library_matches
 from causal.symbols.nearest import near_names
+from causal.symbols.usdt import readable, usdt_points
+from causal.tracefs import available_events
 
 # A single "=" only, so that `operator==` stays a function.
 _NAMED = re.compile(r"(?P<name>[A-Za-z_][\w .-]*)=(?!=)(?P<spec>.*)$", re.DOTALL)
 _SOURCE_LINE = re.compile(r"[^:]+:\d+$")
-_LATER = {
-    "usdt:": "a USDT point (usdt:provider:name)",
-    "tracepoint:": "a tracepoint (tracepoint:category:name)",
-    "sampled:": "a sampled line (sampled:file.c:123)",
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+$")
+_PREFIXES = {
+    "usdt": (re.compile(r"[^:]+:[^:]+$"), "usdt:PROVIDER:NAME"),
+    "tracepoint": (re.compile(r"\w+:\w+$"), "tracepoint:CATEGORY:NAME, as in tracepoint:syscalls:sys_exit_sendto"),
+    "sampled": (_SOURCE_LINE, "sampled:FILE:LINE"),
 }
+# Code and no kernel: these get uprobes.
+PROBED = ("function", "line", "address", "usdt")
 # Copies of a whole function under the function's name; `.part` and `.cold` are only pieces of one.
 _CLONE = re.compile(r"(\.(isra|constprop|lto_priv|llvm)\.\d+)+$")
 
 
 @dataclass(frozen=True, slots=True)
 class PointSpec:
-    """One progress point as asked for. `text` is the SPEC without a name; `library` is None for the program itself."""
+    """One progress point as asked for. `text` is the SPEC without a name, `what` it without kind and library.
+
+    `kind`: function, line, address, usdt, tracepoint, sampled or end-to-end. `library` is None for the program itself.
+    """
 
     name: str
     text: str
     kind: str
-    function: str
+    what: str
     library: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Where a probe goes: byte `file_offset` of `path`, where `symbol` starts (at `vaddr` before relocation).
+    """Where a probe goes: byte `file_offset` of `path` (at `vaddr` before relocation); `symbol` says what is there.
 
+    `semaphore`: file offset of the counter that switches a USDT point on, 0 for none.
     `cheap`: the kernel can emulate the first instruction (0.5 us a visit); otherwise it must single-step it (17 us).
     """
 
@@ -55,34 +75,82 @@ class Probe:
     vaddr: int
     symbol: str
     cheap: bool
+    semaphore: int = 0
 
 
 def parse_spec(text: str) -> PointSpec:
-    """Read `[NAME=]SPEC`. Raises UsageError when it makes no sense, CausalError for kinds that do not exist yet."""
+    """Read `[NAME=]SPEC`. Raises UsageError when it makes no sense."""
     match = _NAMED.match(text.strip())
     name, spec = (match["name"].strip(), match["spec"].strip()) if match else ("", text.strip())
     if not spec:
         raise UsageError("a progress point is empty", "write -p FUNCTION or -p FUNCTION@LIBRARY")
-    _refuse_later_kinds(spec)
-    function, at, library = spec.rpartition("@")
+    place, at, library = spec.rpartition("@")
     if not at:
-        return PointSpec(name or spec, spec, "function", spec, None)
-    if not function or not library:
+        place = spec
+    elif not place or not library:
         raise UsageError(f"progress point {spec} lacks a function or a library", "write -p FUNCTION@LIBRARY")
-    return PointSpec(name or spec, spec, "function", function, library)
+    kind, what = _kind(spec, place)
+    if kind == "tracepoint" and at:
+        raise UsageError(f"progress point {spec}: tracepoints are the kernel's", "leave out what follows the @")
+    return PointSpec(name or spec, spec, kind, what, library if at else None)
+
+
+def _kind(spec: str, place: str) -> tuple[str, str]:
+    prefix, colon, rest = place.partition(":")
+    if colon and prefix in _PREFIXES and not rest.startswith(":"):
+        pattern, form = _PREFIXES[prefix]
+        if not pattern.match(rest):
+            raise UsageError(f"progress point {spec} makes no sense", f"write -p {form}")
+        return prefix, rest
+    if _ADDRESS.match(place):
+        return "address", place
+    return "line" if _SOURCE_LINE.match(place) else "function", place
 
 
 def resolve(spec: PointSpec, main: Binary, libraries: Sequence[Binary | str]) -> list[Probe]:
-    """All places that a function point means, in file order.
+    """All places that a point means, in file order; [] for kinds without probes (see `PROBED`).
 
     `libraries`: those the program uses, loaded or as paths (see libraries_of); they are read only when needed. A C++ or
     Rust function is found by its readable name with or without parameters and template arguments, or by its symbol; all
     overloads, instances and compiler-made copies of it count. Raises CausalError with near names when there is none.
     """
+    if spec.kind == "tracepoint":
+        _check_event(spec)
+    if spec.kind not in PROBED:
+        return []
+    if spec.kind == "usdt":
+        return _usdt(spec, main, libraries)
+    binaries = _binaries(spec, main, libraries)
+    if spec.kind == "line":
+        codes = find_line(spec.text, spec.what, binaries)
+        return [_probe_at(code.binary, offset, spec.what) for code in codes for offset in code.firsts()]
+    if spec.kind == "address":
+        return [_at_address(spec, binary) for binary in binaries]
+    return _functions(spec, binaries, libraries)
+
+
+def find_stretches(spec: PointSpec, main: Binary, libraries: Sequence[Binary | str]) -> list[Stretch]:
+    """The code of a sampled line; raises CausalError as `resolve`."""
+    codes = find_line(spec.text, spec.what, _binaries(spec, main, libraries))
+    return [stretch for code in codes for stretch in code.stretches()]
+
+
+def is_loaded(spec: PointSpec, main: Binary, libraries: Sequence[Binary | str]) -> bool:
+    """Whether the library that a point names is one that the program uses; true when it names none."""
+    return spec.library is None or any(library_matches(spec.library, _path(each)) for each in (main, *libraries))
+
+
+def _binaries(spec: PointSpec, main: Binary, libraries: Sequence[Binary | str]) -> list[Binary]:
     binaries = [main] if spec.library is None else list(_matching(spec.library, main, libraries))
     if not binaries:
         raise _no_such_library(spec, main, libraries)
-    found = [(binary, row) for binary in binaries for row in find_function(binary, spec.function)]
+    return binaries
+
+
+def _functions(spec: PointSpec, binaries: Sequence[Binary], libraries: Sequence[Binary | str]) -> list[Probe]:
+    found = [(binary, row) for binary in binaries for row in find_function(binary, spec.what)]
+    if not found and "*" in spec.what:
+        found = [(binary, row) for binary in binaries for row in _functions_like(binary, spec.what)]
     if not found:
         raise _no_such_function(spec, binaries, libraries)
     for binary, row in found:
@@ -90,7 +158,86 @@ def resolve(spec: PointSpec, main: Binary, libraries: Sequence[Binary | str]) ->
         # memcpy), which would never be visited.
         if binary.functions.ifunc[row]:
             raise _indirect(spec, binary, row)
-    return [_probe(binary, row, spec.function) for binary, row in found]
+    return [_probe(binary, row, spec.what) for binary, row in found]
+
+
+def _functions_like(binary: Binary, pattern: str) -> list[int]:
+    names = ((bare_name(base_name(demangle(name))), row) for name, row in binary.functions.all_names())
+    return sorted({row for name, row in names if fnmatchcase(name, pattern) and not binary.functions.ifunc[row]})
+
+
+def _check_event(spec: PointSpec) -> None:
+    events = available_events()
+    if spec.what not in events:
+        near = near_names(spec.what.rpartition(":")[2], [event.rpartition(":")[2] for event in events])
+        full = [event for name in near for event in sorted(events) if event.endswith(f":{name}")][:5]
+        hint = "did you mean " + ", ".join(full) + "?" if full else "see /sys/kernel/tracing/available_events"
+        raise CausalError(f"progress point {spec.text}: the kernel has no tracepoint {spec.what}", hint)
+
+
+def _usdt(spec: PointSpec, main: Binary, libraries: Sequence[Binary | str]) -> list[Probe]:
+    binaries = [main, *_readable(libraries)] if spec.library is None else _binaries(spec, main, libraries)
+    provider, _, name = spec.what.partition(":")
+    points = [(binary, point) for binary in binaries for point in usdt_points(binary)]
+    found = [
+        _probe_at(binary, offset, spec.what, binary.file_offset(point.semaphore) or 0 if point.semaphore else 0)
+        for binary, point in points
+        if point.provider == provider and name in (point.name, readable(point.name))
+        if (offset := binary.file_offset(point.vaddr)) is not None
+    ]
+    if not found:
+        raise _no_such_usdt(spec, provider, [(point.provider, point.name) for _, point in points], main)
+    return found
+
+
+def _no_such_usdt(spec: PointSpec, provider: str, known: Sequence[tuple[str, str]], main: Binary) -> CausalError:
+    where = spec.library or f"{main.name} and its libraries"
+    if not known:
+        return CausalError(f"progress point {spec.text}: {where} have no USDT points", "choose a function: -p FUNCTION")
+    providers = sorted({provider for provider, _ in known})
+    if provider not in providers:
+        return CausalError(
+            f"progress point {spec.text}: {where} have no USDT provider {provider}",
+            f"there are {', '.join(providers)}; see causal-bpf run --list-points {main.path}",
+        )
+    names = sorted({readable(name) for its, name in known if its == provider})
+    near = near_names(readable(spec.what.partition(":")[2]), names) or names[:5]
+    return CausalError(f"progress point {spec.text}: {provider} has no such point", f"it has {', '.join(near)}")
+
+
+def _at_address(spec: PointSpec, binary: Binary) -> Probe:
+    address = int(spec.what, 16)
+    offset = binary.file_offset(address)
+    if offset is None or not any(s.executable and s.offset <= offset < s.offset + s.filesz for s in binary.segments):
+        raise CausalError(
+            f"progress point {spec.text}: {binary.name} has no code at {spec.what}",
+            "give the address as nm and objdump print it, before the program is loaded",
+        )
+    if not _is_instruction(binary, address, offset):
+        raise CausalError(
+            f"progress point {spec.text}: it is not certain that an instruction begins at {spec.what}, and a probe in "
+            "the middle of one would break the program",
+            "give the address of a function or of a source line, or install binutils (objdump), which can tell",
+        )
+    return _probe_at(binary, offset, spec.what)
+
+
+def _is_instruction(binary: Binary, address: int, offset: int) -> bool:
+    functions = binary.functions
+    if offset in functions.start:
+        return True
+    before = functions.start[functions.start <= offset]
+    objdump = shutil.which("objdump")
+    if objdump is None or not len(before):
+        return False
+    # Decoding must begin where an instruction is known to.
+    begin = binary.vaddr(int(before[-1]))
+    words = [objdump, "-d", "--no-show-raw-insn", f"--start-address={begin}", f"--stop-address={address + 16}"]
+    try:
+        listing = subprocess.run([*words, binary.path], capture_output=True, text=True, timeout=30, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return re.search(rf"^\s*{address:x}:(?!.*\(bad\))", listing, re.MULTILINE) is not None
 
 
 def find_function(binary: Binary, wanted: str) -> list[int]:
@@ -134,22 +281,15 @@ def first_instruction_is_cheap(code: bytes, machine: str) -> bool:
 
 def _probe(binary: Binary, row: int, wanted: str) -> Probe:
     functions = binary.functions
-    offset = int(functions.start[row])
     symbol = wanted if wanted in functions.aliases.get(row, ()) else functions.names[row]
+    return _probe_at(binary, int(functions.start[row]), symbol)
+
+
+def _probe_at(binary: Binary, offset: int, symbol: str, semaphore: int = 0) -> Probe:
     cheap = first_instruction_is_cheap(binary.read(offset, 8), binary.machine)
     vaddr = binary.vaddr(offset)
-    assert vaddr is not None, "functions lie in segments"
-    return Probe(binary.path, offset, vaddr, symbol, cheap)
-
-
-def _refuse_later_kinds(spec: str) -> None:
-    kind = next((name for prefix, name in _LATER.items() if spec.startswith(prefix)), None)
-    if kind is None and _SOURCE_LINE.match(spec):
-        kind = "a source line (file.c:123)"
-    if kind is not None:
-        raise CausalError(
-            f"progress point {spec}: {kind} is not available yet", "use a function: -p FUNCTION or -p FUNCTION@LIBRARY"
-        )
+    assert vaddr is not None, "code lies in segments"
+    return Probe(binary.path, offset, vaddr, symbol, cheap, semaphore)
 
 
 def _path(library: Binary | str) -> str:
@@ -176,16 +316,16 @@ def _no_such_library(spec: PointSpec, main: Binary, libraries: Sequence[Binary |
 def _no_such_function(spec: PointSpec, binaries: Sequence[Binary], libraries: Sequence[Binary | str]) -> CausalError:
     where = ", ".join(binary.name for binary in binaries)
     elsewhere = _readable(libraries) if spec.library is None else ()
-    others = [binary.name for binary in elsewhere if find_function(binary, spec.function)]
-    hints = [f"{name} has it: -p {spec.function}@{name}" for name in others[:1]]
-    near = near_names(spec.function, (name for binary in binaries for name in _typed_names(binary)))
+    others = [binary.name for binary in elsewhere if find_function(binary, spec.what)]
+    hints = [f"{name} has it: -p {spec.what}@{name}" for name in others[:1]]
+    near = near_names(spec.what, (name for binary in binaries for name in _typed_names(binary)))
     if near and not hints:
         hints.append("did you mean " + ", ".join(near) + "?")
     if not others and any(binary.is_stripped for binary in binaries):
         hints.append(f"{where} is stripped: only the functions it exports have names; use a build with symbols")
     elif not hints:
         hints.append("an inlined function has no symbol; choose its caller, or build with -fno-inline-functions")
-    return CausalError(f"progress point {spec.text}: no function {spec.function} in {where}", "; ".join(hints))
+    return CausalError(f"progress point {spec.text}: no function {spec.what} in {where}", "; ".join(hints))
 
 
 def _indirect(spec: PointSpec, binary: Binary, row: int) -> CausalError:
@@ -198,7 +338,7 @@ def _indirect(spec: PointSpec, binary: Binary, row: int) -> CausalError:
     if near:
         hint = f"choose the implementation that this machine uses, such as {', '.join(near)}"
     return CausalError(
-        f"progress point {spec.text}: {spec.function} is an indirect function (IFUNC) of {binary.name}; "
+        f"progress point {spec.text}: {spec.what} is an indirect function (IFUNC) of {binary.name}; "
         "a probe would count how often an implementation is chosen, which is once",
         hint,
     )

@@ -23,14 +23,14 @@ from causal import capabilities
 from causal.calibration import OVERHEAD_BUDGET, choose_period, measure_sample_cost
 from causal.child import Child, Owner, Preload, invoking_user
 from causal.engine import PAUSE_SIGNAL, Engine
-from causal.errors import CausalError, UsageError
+from causal.errors import CausalError
 from causal.experiment import Experiments, Status, Surroundings
 from causal.injection import Handlers, Table
 from causal.interruption import Interruption
 from causal.planning import Planner, PlanOptions
+from causal.points import Found, Points, contains, find_points, has_macros, locate
 from causal.processes import Claims, look_up
 from causal.profile import End, Header, ProfileWriter, ProgressPoint
-from causal.progress import PointSpec, Probe, parse_spec, resolve
 from causal.project import ProjectScope
 from causal.quota import stolen_ns, throttled_periods
 from causal.regions import RegionTable, Scope
@@ -54,6 +54,8 @@ class RecordingOptions:
 
     output: Path
     points: Sequence[str] = ()
+    latencies: Sequence[str] = ()
+    accept_many: bool = False  # a point at hundreds of places is meant
     unit: str | None = None
     binaries: Sequence[str] = ()
     sources: Sequence[str] = ()
@@ -100,16 +102,17 @@ class Subject:
     scope: Scope
     table: RegionTable
     only: frozenset[int] | None
-    probes: dict[str, list[Probe]]
-    specs: tuple[PointSpec, ...]
+    points: Found
+    has_macros: bool = False  # the program counts by itself (coz.h, causal.h)
 
     @property
     def unit(self) -> str:
         return self.table.unit
 
-    @property
-    def point_names(self) -> list[str]:
-        return [spec.name for spec in self.specs]
+    def progress_points(self) -> tuple[ProgressPoint, ...]:
+        """The points of the command line as the profile keeps them."""
+        points = [ProgressPoint(place.spec.name, place.spec.text) for place in self.points.points]
+        return (*points, *(ProgressPoint(each.name, each.text, "latency") for each in self.points.latencies))
 
 
 def _resolution(wakes: int, run_ns: int, period_ns: int) -> str | None:
@@ -143,17 +146,17 @@ def examine(options: RunOptions) -> Subject:
     libraries = libraries_of(main)
     # as the kernel names them in a process's mappings
     scope, table, only = find_regions(options, [main], map(os.path.realpath, libraries))
-    specs = parse_points(options.points)
-    probes = {spec.name: resolve(spec, main, libraries) for spec in specs}
-    return Subject(program, main, owner, scope, table, only, probes, specs)
+    may_load = any(contains(path, b"\0dlopen\0") for path in (main.path, *_of_the_program(libraries)))
+    points = find_points(
+        options.points, options.latencies, options.accept_many, lambda spec: locate(spec, main, libraries, may_load)
+    )
+    counts = has_macros([main.path, *_of_the_program(libraries)])
+    return Subject(program, main, owner, scope, table, only, points, counts)
 
 
-def parse_points(texts: Sequence[str]) -> tuple[PointSpec, ...]:
-    """The progress points of the command line. Raises UsageError when two have the same name."""
-    specs = tuple(parse_spec(text) for text in texts)
-    if len({spec.name for spec in specs}) != len(specs):
-        raise UsageError("two progress points have the same name", "name them apart: -p NAME=SPEC")
-    return specs
+def _of_the_program(libraries: Sequence[str]) -> list[str]:
+    """Its libraries without the C library, which has everything."""
+    return [path for path in libraries if not os.path.basename(path).startswith(("libc.so", "ld-linux", "libdl"))]
 
 
 def can_preload(main: Binary) -> bool:
@@ -205,19 +208,19 @@ def prepared(
         ProfileWriter(options.output, options.force) as writer,
         contextlib.closing(Claims()) as claims,
     ):
-        engine.load(len(subject.specs), mode_of(subject.unit))
+        places = subject.points.places
+        engine.load(len(places), mode_of(subject.unit), any(place.stretches for place in places))
         engine.sample_cost_ns = measure_sample_cost(engine)
         engine.set_period(options.period_ns or choose_period(engine.sample_cost_ns, options.overhead))
         engine.write_ranges(subject.table.ranges)
         engine.give(given)
-        for number, probes in enumerate(subject.probes.values()):
-            for probe in probes:
-                engine.attach_point(number, probe.path, probe.file_offset)
+        points = Points(engine, subject.points)
+        points.attach()
         handlers = Handlers(Table(engine.answers_fd, engine.options.max_answers)) if options.pauses else None
-        target = Target(engine, subject.table, subject.scope, handlers, claims)
+        target = Target(engine, subject.table, subject.scope, handlers, claims, points.sampled_slice)
         yield Recorder(
             options, subject, engine, writer, rng, interruption, observe, report, began_ns, handlers, claims, target,
-            given,
+            points, given,
         )  # fmt: skip
 
 
@@ -237,6 +240,7 @@ class Recorder:
     handlers: Handlers | None
     claims: Claims
     target: Target
+    points: Points
     given: Mapping[int, float] = field(default_factory=dict)
     startup_ns: int = 0
 
@@ -263,13 +267,14 @@ class Recorder:
             stolen=stolen_ns, tune=self._tune_period, observe=self.observe,
         )  # fmt: skip
         return Experiments(
-            self.engine, self.subject.table, self.writer, self.planner(not self.can_pause()), self.subject.point_names,
+            self.engine, self.subject.table, self.writer, self.planner(not self.can_pause()), self.points.names,
             world, () if self.subject.only is not None else self.options.only,
         )  # fmt: skip
 
     def refresh(self) -> None:
         """To be called a few times a second while the target runs."""
         self.target.refresh()
+        self.points.refresh(self.target.files(anew=self.points.awaits))
         self.engine.wander()
 
     def _tune_period(self, rates: Mapping[str, float]) -> None:
@@ -278,7 +283,7 @@ class Recorder:
             engine = self.engine
             engine.set_period(choose_period(engine.sample_cost_ns, self.options.overhead, 1e9 / fastest))
 
-    def write_header(self, command: Sequence[str], pid: int, specs: Sequence[PointSpec], **options: Any) -> None:
+    def write_header(self, command: Sequence[str], pid: int, points: Sequence[ProgressPoint], **options: Any) -> None:
         """Write down what is profiled and how; `options` are those of the verb alone."""
         self.writer.header(
             Header(
@@ -302,10 +307,7 @@ class Recorder:
                     "given": {self.subject.table.region(number).name: part for number, part in self.given.items()},
                     "speedups": list(self.options.speedups or ()),
                 },
-                progress_points=tuple(
-                    ProgressPoint(spec.name, spec.text, END_TO_END if spec.kind == END_TO_END else "throughput")
-                    for spec in specs
-                ),
+                progress_points=tuple(points),
             )
         )
         self.startup_ns = time.monotonic_ns() - self.began_ns
@@ -356,13 +358,15 @@ class Recorder:
         return {
             "startup_s": self.startup_ns / 1e9,
             "pairs": pairs,
+            "visits": self.points.totals(),
             **{new: counters[old] for new, old in renamed.items()},
             **{name: counters[name] for name in kept},
             "pause_error_p99_ns": quantile_of_powers(self.engine.pause_errors(), 0.99),
         }
 
     def _messages(self, counters: dict[str, int]) -> tuple[str, ...]:
-        messages = [*self._what_is_missing(), *(f"{path}: {why}" for path, why in self.target.unreadable.items())]
+        messages = [*self._what_is_missing(), *self.points.messages()]
+        messages += [*(f"{path}: {why}" for path, why in self.target.unreadable.items())]
         if isinstance(self.subject.scope, ProjectScope):
             messages += [f"{path}: {why}" for path, why in self.subject.scope.notes.items()]
         elif self.options.unit is None and not self.subject.main.is_stripped:
@@ -416,7 +420,7 @@ class _Run:
         base = self.base
         base.add_companions()
         with self._running_child() as child:
-            base.write_header(self.options.command, child.pid, base.subject.specs, repeat=None)
+            base.write_header(self.options.command, child.pid, base.subject.progress_points(), repeat=None)
             # The loader must have run, else the first look finds nothing to look at.
             self._wait_for_registration(child)
             run = base.experiments(lambda: child.poll() is None, lambda: throttled_periods(child.pid))
@@ -428,8 +432,8 @@ class _Run:
     def repeat(self) -> Outcome:
         """One execution of the command per experiment."""
         base = self.base
-        specs = (PointSpec(END_TO_END, END_TO_END, "end-to-end", "", None),)
-        base.write_header(self.options.command, 0, specs, repeat=self.options.repeat)
+        whole = (ProgressPoint(END_TO_END, END_TO_END, END_TO_END),)
+        base.write_header(self.options.command, 0, whole, repeat=self.options.repeat)
         base.add_companions()
         runs = Repetitions(
             base.engine, base.subject.table, base.writer, base.planner(base.handlers is None), self._start_child,
@@ -442,8 +446,13 @@ class _Run:
     def _start_child(self) -> Child:
         engine, subject = self.base.engine, self.base.subject
         preload = None
-        if self.base.handlers and can_preload(subject.main):
-            preload = Preload(engine.answers_fd, engine.options.max_answers, int(PAUSE_SIGNAL))
+        pauses = self.base.handlers is not None
+        if (pauses or subject.has_macros) and can_preload(subject.main):
+            lines = engine.options.max_answers if pauses else 0
+            preload = Preload(
+                engine.answers_fd, lines, int(PAUSE_SIGNAL), engine.macros_fd, engine.options.max_macros
+            )  # fmt: skip
+        if self.base.handlers and preload:
             self.base.handlers.preloaded = True
         child = Child.start(subject.program, self.options.command, preload, subject.owner)
         engine.add_process(child.pid)

@@ -28,11 +28,12 @@ class Target:
 
     def __init__(
         self, engine: Engine, table: RegionTable, scope: Scope, handlers: Handlers | None = None,
-        claims: Claims | None = None,
+        claims: Claims | None = None, sampled_slice: Callable[[str], int] = lambda path: 0,
     ) -> None:  # fmt: skip
         self._engine = engine
         self._handlers = handlers
         self._claims = claims
+        self._sampled_slice = sampled_slice
         self._table = table
         self._scope = scope
         self._versions: dict[int, int] = {}
@@ -69,6 +70,12 @@ class Target:
         """Does any process of the target still run, one that only shares the clock aside?"""
         return any(is_running(tgid) for tgid in self._engine.processes(regions_only=True))
 
+    def files(self, anew: bool) -> set[str]:
+        """Paths of all binaries that processes of the target have mapped so far; `anew` looks again at each."""
+        for tgid in self._engine.processes() if anew else ():
+            self._read_space(tgid)
+        return {mapping.path for layout in self._layouts.values() for mapping in layout if mapping.kind == "file"}
+
     def registered(self) -> bool:
         """Has any process of the target a handler that can pause its threads?"""
         return any(self._engine.registered(tgid) for tgid in self._engine.processes())
@@ -92,6 +99,7 @@ class Target:
         rows = np.zeros(len(layout), MAPPING)
         for row, mapping in zip(rows, layout, strict=True):
             row["start"], row["end"], row["offset"] = mapping.start, mapping.end, mapping.offset
+            row["sampled"] = self._sampled_slice(mapping.path)
             row["lo"], row["hi"] = self._table.slices.get(mapping.path, (0, 0))
         first, space = self._reserve(len(rows))
         self._engine.write_space(space, first, rows)

@@ -41,7 +41,10 @@ class EngineOptions:
     max_ranges: int = 1_048_576
     max_mappings: int = 65_536
     max_spaces: int = 1_024
-    max_points: int = 16
+    max_points: int = 32
+    max_macros: int = 128
+    max_latencies: int = 8
+    max_stretches: int = 4_096
     max_calls: int = 8_192
     max_waits: int = 65_536
     max_frames: int = 48
@@ -63,12 +66,23 @@ class WindowPlan:
 
 @dataclass(frozen=True)
 class PointReading:
-    """Visits of one progress point in a window; first and last in effective ns since its start."""
+    """Visits of one progress point in a window; first and last in effective ns since its start.
+
+    Of a latency, `visits` are the requests that ended, `arrivals` those that began, and `in_flight_ns` is the integral
+    of the requests in flight over effective time.
+    """
 
     visits: int
     half_visits: int
     first_ns: int | None
     last_ns: int | None
+    arrivals: int | None = None
+    in_flight_ns: int | None = None
+
+    def pace(self, effective_ns: int) -> float:
+        """What a gain raises: visits per effective ns; of a latency, one over its mean. 0 where there is nothing."""
+        time_ns = effective_ns if self.in_flight_ns is None else self.in_flight_ns
+        return self.visits / time_ns if time_ns > 0 else 0.0
 
 
 @dataclass(frozen=True)

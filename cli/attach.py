@@ -74,7 +74,7 @@ class AttachCommand:
 
                 print_survey(survey_processes(options, interruption))
                 return 0
-            if not options.points:
+            if not options.points and not options.latencies:
                 from causal.suggestion import suggest_for_process
 
                 announce_suggestions()

@@ -26,8 +26,15 @@ def declare_measurement(parser: argparse.ArgumentParser) -> argparse._ArgumentGr
     what = parser.add_argument_group("what to measure")
     what.add_argument(
         "-p", "--progress", metavar="SPEC", action="append", default=[],
-        help="progress point, a function that runs once per unit of work: FUNCTION, FUNCTION@LIBRARY or "
-        "NAME=SPEC; repeatable",
+        help="progress point, visited once per unit of work: FUNCTION, FUNCTION@LIBRARY, FILE:LINE, 0xADDRESS, "
+        "usdt:PROVIDER:NAME, tracepoint:CATEGORY:NAME or sampled:FILE:LINE, each also as NAME=SPEC; repeatable",
+    )  # fmt: skip
+    what.add_argument(
+        "--latency", metavar="NAME=BEGIN,END", action="append", default=[],
+        help="the time from one point to another (SPECs as for -p), also in other threads and processes; repeatable",
+    )  # fmt: skip
+    what.add_argument(
+        "--all", dest="accept_many", action="store_true", help="accept a point that means very many places"
     )  # fmt: skip
     what.add_argument(
         "-u", "--unit", choices=("line", "file", "function", "module", "thread", "process", "wait", "syscall"),
@@ -113,6 +120,8 @@ def common_options(args: argparse.Namespace, name: str) -> dict[str, Any]:
     return {
         "output": args.output or _default_output(name),
         "points": args.progress,
+        "latencies": args.latency,
+        "accept_many": args.accept_many,
         "unit": args.unit,
         "binaries": args.binary,
         "sources": args.scope,

@@ -65,7 +65,7 @@ class RunCommand:
         with interruptible() as interruption:
             if args.list_regions:
                 return _list_regions(options, interruption)
-            if not options.points and not options.repeat:
+            if not (options.points or options.latencies or options.repeat) and not _counts_itself(options):
                 return _suggest(options, interruption)
             outcome = record_and_print(
                 args.quiet, lambda observe, report: record(options, interruption, observe, report)
@@ -81,11 +81,18 @@ def _options(args: argparse.Namespace) -> RunOptions:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         raise UsageError("no command to run", "put it behind --: causal-bpf run -p FUNCTION -- ./program ARGS")
-    if args.repeat and args.progress:
+    if args.repeat and (args.progress or args.latency):
         raise UsageError("--repeat measures end to end and needs no -p", "give one of them")
     return RunOptions(
         **common_options(args, command[0]), command=command, repeat=args.repeat, keep_running=args.keep_running
     )
+
+
+def _counts_itself(options: RunOptions) -> bool:
+    """Whether the program has progress points in its source (coz.h, causal.h), so that none need be named."""
+    from causal.recording import examine
+
+    return examine(options).has_macros
 
 
 def _suggest(options: RunOptions, interruption: Interruption) -> int:

@@ -2,10 +2,11 @@
 // and does nothing else, and nothing at all when the profiler is absent.
 //
 // Freestanding on purpose: raw system calls, no libc, no thread-local storage, no errno, general registers only, so
-// that the handler may interrupt any code of any runtime. It writes no memory but its own stack; how long to sleep it
-// reads from a table that it maps read-only and that only the kernel side fills in.
+// that the handler may interrupt any code of any runtime. The handler writes no memory but its own stack; how long to
+// sleep it reads from a table that it maps read-only and that only the kernel side fills in.
 
 #include "pausing.h"
+#include "counters.h"
 
 #define SA_ONSTACK 0x08000000UL
 #define SA_RESTART 0x10000000UL
@@ -69,7 +70,7 @@ static int is_bpf_map(u64 descriptor)
 	return after_prefix(target, "anon_inode:bpf-map") != 0;
 }
 
-// CAUSAL_BPF_STUB=descriptor:lines:signal
+// CAUSAL_BPF_STUB=descriptor:lines:signal:descriptor of the counters:their number
 static const char *configuration(char **environment)
 {
 	const char *found;
@@ -80,30 +81,55 @@ static const char *configuration(char **environment)
 	return 0;
 }
 
-__attribute__((constructor)) static void causal_bpf_init(int argc, char **argv, char **environment)
+static void *map(u64 descriptor, u64 size, u64 protection)
 {
-	const char *text = configuration(environment);
+	long address;
+
+	if (!is_bpf_map(descriptor))
+		return 0;
+	address = system_call(SYS_MMAP, 0, size, protection, 1 /* MAP_SHARED */, descriptor, 0);
+	return address < 0 && address > -4096 ? 0 : (void *)address;
+}
+
+static void prepare_pauses(u64 descriptor, u64 lines, u64 signal)
+{
 	struct kernel_sigaction old, action = {
 		(u64)causal_bpf_pause, SA_RESTART | SA_ONSTACK | SA_RESTORER, (u64)causal_bpf_restorer, ~0UL,
 	};
-	u64 descriptor, lines, signal;
-	long map;
+
+	if (!lines || !signal)
+		return;
+	// A program that has a use for the signal keeps it.
+	if (system_call(SYS_RT_SIGACTION, signal, 0, (u64)&old, 8, 0, 0) || old.handler > SIG_IGN)
+		return;
+	answers = map(descriptor, lines * sizeof(struct answer), 1 /* PROT_READ */);
+	if (!answers)
+		return;
+	n_answers = lines;
+	if (!system_call(SYS_RT_SIGACTION, signal, (u64)&action, 0, 8, 0, 0))
+		system_call(SYS_GETTID, REGISTER_MAGIC, (u64)causal_bpf_pause, signal, 0, 0, 0);
+}
+
+static void prepare_counters(u64 descriptor, u64 lines)
+{
+	if (!lines)
+		return;
+	macros = map(descriptor, lines * sizeof(struct macro), 3 /* PROT_READ | PROT_WRITE */);
+	n_macros = macros ? lines : 0;
+}
+
+__attribute__((constructor)) static void causal_bpf_init(int argc, char **argv, char **environment)
+{
+	const char *text = configuration(environment);
+	u64 words[5];
+	int i;
 
 	(void)argc;
 	(void)argv;
 	if (!text)
 		return;
-	number(number(number(text, &descriptor), &lines), &signal);
-	if (!lines || !signal || !is_bpf_map(descriptor))
-		return;
-	// A program that has a use for the signal keeps it.
-	if (system_call(SYS_RT_SIGACTION, signal, 0, (u64)&old, 8, 0, 0) || old.handler > SIG_IGN)
-		return;
-	map = system_call(SYS_MMAP, 0, lines * sizeof(struct answer), 1 /* PROT_READ */, 1 /* MAP_SHARED */, descriptor, 0);
-	if (map < 0 && map > -4096)
-		return;
-	answers = (const struct answer *)map;
-	n_answers = lines;
-	if (!system_call(SYS_RT_SIGACTION, signal, (u64)&action, 0, 8, 0, 0))
-		system_call(SYS_GETTID, REGISTER_MAGIC, (u64)causal_bpf_pause, signal, 0, 0, 0);
+	for (i = 0; i < 5; i++)
+		text = number(text, &words[i]);
+	prepare_counters(words[3], words[4]);
+	prepare_pauses(words[0], words[1], words[2]);
 }

@@ -12,6 +12,7 @@ import numpy as np
 from causal.analysis.curve import fit_curve
 from causal.analysis.diagnosis import diagnose, measure_overhead
 from causal.analysis.disturbance import mark_disturbed
+from causal.analysis.latency import imbalance, is_latency, mean_latency_s
 from causal.analysis.multiple import benjamini_hochberg
 from causal.analysis.pairs import PairData, collect_pairs, usable, visits_of
 from causal.analysis.per_visit import compare_per_visit
@@ -50,6 +51,9 @@ class _Evidence:
     run_ns: float | None
     # Experiments ended when there was an effect: intervals must hold at all times together.
     sequential: bool
+    latency: bool = False
+    # Why the latency has no steady value.
+    unsteady: str | None = None
 
 
 def estimate(profile: Profile) -> Analysis:
@@ -90,7 +94,10 @@ def point_names(profile: Profile) -> tuple[str, ...]:
 def _gather(profile: Profile, point: str) -> list[_Evidence]:
     # A region whose windows are all void was tried too: it stays, without a number.
     by_region: dict[str, list[Window]] = {}
-    run_ns = undisturbed_run_ns(profile, point)
+    latency = is_latency(profile.windows, point)
+    unsteady = imbalance(usable(profile.windows), point) if latency else None
+    # How much a latency weighs in the whole run is not a question of time.
+    run_ns = None if latency else undisturbed_run_ns(profile, point)
     for window in profile.windows:
         if window.arm != "plain":
             by_region.setdefault(window.region, []).append(window)
@@ -116,6 +123,8 @@ def _gather(profile: Profile, point: str) -> list[_Evidence]:
                 p_value,
                 run_ns=run_ns,
                 sequential=profile.settled.get(region) == "effect",
+                latency=latency,
+                unsteady=unsteady,
             )
         )
     return found
@@ -254,9 +263,12 @@ def _result(
     phases = NO_PHASES if paced else phase_factor(profile, item.region, item.windows, item.run_ns)
     measured, fit = fit, None if fit is None else phases.fit(fit)
     verdict, explanation = judge(fit, p_value, paced, _why_no_fit(item))
+    if item.unsteady is not None and not paced:
+        verdict, explanation = Verdict.UNDECIDED, f"undecided: {item.unsteady}"
     if phases.applies and measured is not None and verdict in (Verdict.OPTIMISE, Verdict.CONTENTION):
         explanation += f" ({phases_words(measured, phases.factor)})"
-    points = _points(item, systematic, paced or _never_ran(item), phases)
+    withheld = paced or item.unsteady is not None
+    points = _points(item, systematic, withheld or _never_ran(item), phases)
     region = _region(profile, item.region)
     result = RegionResult(
         region=item.region,
@@ -274,8 +286,10 @@ def _result(
         dilation=item.dilation,
         pairs=len(item.pairs),
         phase_factor=phases.factor,
+        kind="latency" if item.latency else "throughput",
+        unit_of_point="s" if item.latency else "visits/s",
     )
-    if paced or fit is None or (verdict is Verdict.UNDECIDED and not fit.is_evidence):
+    if withheld or fit is None or (verdict is Verdict.UNDECIDED and not fit.is_evidence):
         return result
     result = replace(result, p_value=p_value, fit=fit)
     if sum(point.raw is not None for point in points) < _MIN_LEVELS_FOR_SLOPE:
@@ -346,10 +360,11 @@ def _region(profile: Profile, name: str) -> Region:
 
 def _baseline_rate(plain: Sequence[Window], item: _Evidence) -> float | None:
     # Visits per second of the undisturbed program where that was measured, else of its placebo windows.
-    undisturbed = _rate(plain, item.point, _MIN_PLAIN_VISITS)
+    rate = mean_latency_s if item.latency else _rate
+    undisturbed = rate(plain, item.point, _MIN_PLAIN_VISITS)
     if undisturbed is not None:
         return undisturbed
-    return _rate([window for window in item.windows if window.arm == "placebo"], item.point, 1)
+    return rate([window for window in item.windows if window.arm == "placebo"], item.point, 1)
 
 
 def _rate(windows: Sequence[Window], point: str, min_visits: int) -> float | None:

@@ -96,19 +96,26 @@ def collect_pairs(windows: Iterable[Window], point: str, arm: Arm = "treated") -
         if window.arm != arm or placebo is None or window.level <= 0:
             continue
         treated_visits, placebo_visits = visits_of(window, point), visits_of(placebo, point)
-        if treated_visits is not None and placebo_visits is not None:
+        if treated_visits is None or placebo_visits is None:
+            continue
+        if min(_time_ns(window, treated_visits), _time_ns(placebo, placebo_visits)) > 0:
             rows.append((window.level, window, treated_visits, placebo, placebo_visits))
     counts = PairData(
         level=_array(round(row[0], 6) for row in rows),
         visits_treated=_array(row[2].delta for row in rows),
-        time_treated_ns=_array(row[1].effective_ns for row in rows),
+        time_treated_ns=_array(_time_ns(row[1], row[2]) for row in rows),
         visits_placebo=_array(row[4].delta for row in rows),
-        time_placebo_ns=_array(row[3].effective_ns for row in rows),
+        time_placebo_ns=_array(_time_ns(row[3], row[4]) for row in rows),
         counted_treated=_array(row[2].delta for row in rows),
         counted_placebo=_array(row[4].delta for row in rows),
     )
     spans = _array(_span_ns(row[2]) for row in rows), _array(_span_ns(row[4]) for row in rows)
     return _by_span(counts, *spans) or counts
+
+
+def _time_ns(window: Window, visits: Visits) -> int:
+    # What the visits are divided by: of a latency, the time that requests were in flight (causal.analysis.latency).
+    return window.effective_ns if visits.in_flight_ns is None else visits.in_flight_ns
 
 
 def _collect_unpaired(windows: Sequence[Window], point: str, arm: Arm) -> PooledData:

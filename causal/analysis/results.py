@@ -112,7 +112,8 @@ class RegionResult:
     when nothing could be estimated. `p_value` is adjusted (Benjamini-Hochberg) for all regions tried. `explanation`
     is the verdict as a sentence, `dilation` the false gain of the dilation arm. `source` and `function`: where a line
     is, None for other units. `phase_factor` is what all gains were multiplied by because the region runs in some phases
-    only (`causal.analysis.phases`).
+    only (`causal.analysis.phases`). Of `kind` "latency", `baseline_rate` is the mean latency in seconds, and a
+    gain is the part of it that is saved.
     """
 
     region: str

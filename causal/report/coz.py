@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from causal.profile import Profile
+from causal.profile import Profile, coz_point
 
 
 class CozReporter:
@@ -34,7 +34,7 @@ def _records(profile: Profile) -> Iterator[dict[str, Any]]:
             "selected_samples": window.selected_samples,
         }
         for visits in window.points:
-            yield {"type": "throughput-point", "name": visits.name, "delta": visits.delta}
+            yield coz_point(visits)
     if profile.runtime_ns is not None:
         yield {"type": "runtime", "time": profile.runtime_ns}
     for region, count in profile.samples.items():

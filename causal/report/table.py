@@ -60,7 +60,11 @@ class TableReporter:
     def _render_point(self, point: str, results: Sequence[RegionResult]) -> None:
         rate = next((result.baseline_rate for result in results if result.baseline_rate is not None), None)
         title = f"Progress point {self._name(point)}"
-        self._line(title if rate is None else f"{title}: {rate_text(rate)} visits/s", style="bold")
+        if results[0].kind == "latency":
+            title = f"Latency {self._name(point)}"
+            self._line(title if rate is None else f"{title}: {duration_text(rate)}", style="bold")
+        else:
+            self._line(title if rate is None else f"{title}: {rate_text(rate)} visits/s", style="bold")
         gains = [p.program_speedup for r in results for p in r.points if p.program_speedup is not None]
         scale = max([_MIN_SCALE, *gains])
         if self._width < _NARROW:
@@ -221,6 +225,14 @@ def _share(share: float | None) -> str:
 def rate_text(rate: float) -> str:
     """Visits per second with as many digits as mean something."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def duration_text(seconds: float) -> str:
+    """A time with three digits, in the unit that suits it."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * scale >= 1:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
 
 
 def _plural(count: int, noun: str) -> str:

@@ -154,8 +154,11 @@ def key_cookies(argument: str, place: Place) -> list[int]:
 
 def find_place(option: str, spec: str, main: Binary, libraries: Sequence[str]) -> list[Place]:
     """The places that a SPEC means; raises CausalError with near names when there is none."""
+    point = parse_spec(spec)
+    if point.kind != "function":
+        raise UsageError(f"{option} {spec} is no function", "requests begin, end and are read at functions")
     try:
-        probes = resolve(parse_spec(spec), main, libraries)
+        probes = resolve(point, main, libraries)
     except CausalError as error:
         message = error.message.replace("progress point", option, 1)
         raise CausalError(message, error.hint, error.exit_code) from None

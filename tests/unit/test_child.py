@@ -173,16 +173,16 @@ def test_the_stub_and_what_it_needs(printed, monkeypatch, others):
     monkeypatch.setenv("LD_PRELOAD", others)
     reading, writing = os.pipe()
     try:
-        out = printed("echo $LD_PRELOAD $CAUSAL_BPF_STUB; ls /proc/$$/fd", Preload(reading, 4096, 23))
+        out = printed("echo $LD_PRELOAD $CAUSAL_BPF_STUB; ls /proc/$$/fd", Preload(reading, 4096, 23, writing, 64))
     finally:
         os.close(reading)
         os.close(writing)
     words = out.split()
     assert words[0] == (f"{STUB_PATH}:{others}" if others else str(STUB_PATH))
-    descriptor, lines, number = words[1].split(":")
-    assert (lines, number) == ("4096", "23")
-    assert int(descriptor) >= 600  # out of the way of the program's own
-    assert descriptor in words[2:]
+    descriptor, lines, number, counters, its_lines = words[1].split(":")
+    assert (lines, number, its_lines) == ("4096", "23", "64")
+    assert min(int(descriptor), int(counters)) >= 600  # out of the way of the program's own
+    assert {descriptor, counters} <= set(words[2:])
 
 
 def test_without_a_preload_the_environment_is_ours(printed, monkeypatch):

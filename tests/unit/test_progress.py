@@ -5,7 +5,8 @@ import subprocess
 import pytest
 
 from causal.errors import CausalError, UsageError
-from causal.progress import PointSpec, Probe, first_instruction_is_cheap, parse_spec, resolve
+from causal.points import find_points, locate, split_pair
+from causal.progress import PointSpec, Probe, find_stretches, first_instruction_is_cheap, parse_spec, resolve
 from causal.symbols.elf import Binary
 from causal.symbols.libraries import libraries_of
 from tests.unit.elf_fixture import CODE_OFFSET, CODE_VADDR, STB_WEAK, STT_GNU_IFUNC, ElfFile, Symbol
@@ -37,20 +38,101 @@ def test_specs_without_sense(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
+    ("text", "spec"),
     [
-        ("main.c:123", "source line"),
-        ("loop=src/main.c:1", "source line"),
-        ("usdt:postgres:query", "USDT"),
-        ("tracepoint:sched:sched_switch", "tracepoint"),
-        ("sampled:main.c:12", "sampled line"),
+        ("main.c:123", PointSpec("main.c:123", "main.c:123", "line", "main.c:123", None)),
+        ("loop=src/main.c:1@libq", PointSpec("loop", "src/main.c:1@libq", "line", "src/main.c:1", "libq")),
+        ("q=usdt:postgres:query", PointSpec("q", "usdt:postgres:query", "usdt", "postgres:query", None)),
+        ("e=tracepoint:a:b_c", PointSpec("e", "tracepoint:a:b_c", "tracepoint", "a:b_c", None)),
+        ("s=sampled:m.c:12", PointSpec("s", "sampled:m.c:12", "sampled", "m.c:12", None)),
+        ("a=0x4f@libq", PointSpec("a", "0x4f@libq", "address", "0x4f", "libq")),
+        ("usdt::work", PointSpec("usdt::work", "usdt::work", "function", "usdt::work", None)),
     ],
 )
-def test_kinds_to_come_are_refused_by_name(text, kind):
-    with pytest.raises(CausalError) as caught:
+def test_other_kinds(text, spec):
+    assert parse_spec(text) == spec
+
+
+@pytest.mark.parametrize("text", ["usdt:postgres", "tracepoint:x", "sampled:main.c", "tracepoint:a:b@libc"])
+def test_kinds_without_what_they_need(text):
+    with pytest.raises(UsageError):
         parse_spec(text)
-    assert kind in caught.value.message and "not available yet" in caught.value.message
-    assert caught.value.exit_code == 1 and "FUNCTION" in caught.value.hint
+
+
+def test_a_tracepoint_that_does_not_exist(write, monkeypatch):
+    known = frozenset({"syscalls:sys_exit_sendto", "sched:sched_switch"})
+    monkeypatch.setattr("causal.progress.available_events", lambda: known)
+    error = error_of("tracepoint:syscalls:sys_exit_sento", write("prog"))
+    assert "no tracepoint" in error.message and "syscalls:sys_exit_sendto" in error.hint
+    assert resolve(parse_spec("tracepoint:sched:sched_switch"), write("prog"), []) == []
+
+
+def test_two_points_and_many_places(write):
+    main = write("prog", *(Symbol(f"work_{i}", i * 16, 16) for i in range(20)))
+
+    def find(points, latencies=(), many=False):
+        return find_points(points, latencies, many, lambda spec: locate(spec, main, [], may_load=False))
+
+    with pytest.raises(UsageError) as caught:
+        find(["work_*"])
+    assert "20 places" in caught.value.message and "--all" in caught.value.hint
+    assert len(find(["work_*"], many=True).points[0].probes) == 20
+    found = find(["work_1"], ["wait=work_2,work_3"])
+    assert [place.spec.what for place in found.places] == ["work_1", "work_2", "work_3"]
+    for latency in ("wait=work_2", "work_2,work_3", "wait=,work_2", "wait="):
+        with pytest.raises(UsageError):
+            find([], [latency])
+    with pytest.raises(UsageError):
+        find(["wait=work_1"], ["wait=work_2,work_3"])
+
+
+def test_pairs_are_split_outside_of_brackets():
+    assert split_pair("f<a, b>(int, int), g(a,b)") == ("f<a, b>(int, int)", "g(a,b)")
+    assert split_pair("f(a,b)") == ("f(a,b)", "")
+
+
+SOURCE = """
+static inline __attribute__((always_inline)) int twice(int x) { return x * 2 +
+    x / 3; }
+int one(int x) { return twice(x); }
+int two(int x) { return twice(x + 1) + 5; }
+
+int main(int c, char **v) { return one(c) + two(c); }
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("lines")
+    (directory / "copies.c").write_text(SOURCE)
+    words = ["cc", "-g", "-O1", "-fno-inline-functions", "-o", "copies", "copies.c"]
+    subprocess.run(words, cwd=directory, check=True, timeout=60)
+    return Binary.load(str(directory / "copies"))
+
+
+def test_a_line_is_found_in_all_its_inlined_copies(compiled):
+    probes = resolve(parse_spec("copies.c:3"), compiled, [])
+    functions = {name: row for name, row in compiled.functions.all_names()}
+    rows = [functions["one"], functions["two"]]
+    start, end = compiled.functions.start, compiled.functions.end
+    inside = [sum(start[row] <= probe.file_offset < end[row] for probe in probes) for row in rows]
+    assert min(inside) == 1 and {probe.symbol for probe in probes} == {"copies.c:3"}
+    assert find_stretches(parse_spec("sampled:copies.c:3"), compiled, [])
+
+
+def test_lines_without_code_and_unknown_files(compiled):
+    assert "nearest lines with code: 3, 4, 5, 7" in error_of("copies.c:6", compiled).hint
+    assert "copies.c" in error_of("copis.c:6", compiled).hint
+
+
+def test_an_address_must_be_where_an_instruction_begins(compiled):
+    row = next(row for name, row in compiled.functions.all_names() if name == "two")
+    start = compiled.vaddr(int(compiled.functions.start[row]))
+    assert [probe.vaddr for probe in resolve(parse_spec(f"{start:#x}"), compiled, [])] == [start]
+    assert "no code" in error_of("0x7fffffff", compiled).message
+    code = compiled.read(int(compiled.functions.start[row]), 3)
+    assert code[0] not in (0x90, 0x55)  # longer than a byte
+    assert "middle" in error_of(f"{start + 1:#x}", compiled).message
 
 
 @pytest.fixture

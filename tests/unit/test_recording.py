@@ -44,9 +44,9 @@ def test_what_was_asked_for_is_found(program):
     path = program()
     subject = examine(options(path, only=["wo*"], points=["rounds=step"]))
     assert subject.program == path and subject.main.path == path
-    assert subject.specs == (PointSpec("rounds", "step", "function", "step", None),)
-    assert subject.point_names == ["rounds"]
-    assert [probe.symbol for probe in subject.probes["rounds"]] == ["step"]
+    (place,) = subject.points.places
+    assert place.spec == PointSpec("rounds", "step", "function", "step", None)
+    assert [probe.symbol for probe in place.probes] == ["step"]
     assert subject.only == frozenset({1}) and subject.table.region(1).name == "work"
 
 
