@@ -220,8 +220,7 @@ def _regress(data: PairData, group: Ints, levels: int) -> tuple[Floats, Floats]:
     with warnings.catch_warnings():
         # One pair per level is fitted exactly, which statsmodels takes for a mistake.
         warnings.simplefilter("ignore")
-        # By QR: thousands of pairs at twenty levels would have the default decompose a large matrix each step.
-        result = model.fit(wls_method="qr")
+        result = model.fit()
     return np.asarray(result.params), np.asarray(result.mu)
 
 
