@@ -163,7 +163,8 @@ class Experiments:
         return {
             region: round(1000 * weight)
             for region, weight in self.activity.weights.items()
-            if region in self.table and region not in self.activity.crowds
+            if region in self.table
+            and region not in self.activity.crowds
             and (not self.only or self.table.matches(self.table.region(region), self.only))
         }
 

@@ -175,5 +175,3 @@ def handles_signal(pid: int, bit: int = _GO_SIGNAL_BIT) -> bool:
             mask = next(line for line in file if line.startswith("SigCgt:")).split()[1]
         return bool(int(mask, 16) & bit)
     return False
-
-
