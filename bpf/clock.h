@@ -311,12 +311,13 @@ static __always_inline void clear_runnable(struct thread *t, struct clock *c)
 		__sync_fetch_and_add(&c->runnable, -1ULL);
 }
 
-static __always_inline struct thread *new_thread(u32 tid, u32 tgid, u64 local, struct experiment *x)
+static __always_inline struct thread *new_thread(u32 tid, u32 tgid, u64 local, u64 cost, struct experiment *x)
 {
 	struct thread fresh = {};
 
 	fresh.generation = x->generation;
 	fresh.local = local;
+	fresh.cost = cost;
 	fresh.tgid = tgid;
 	if (threads.update(&tid, &fresh))
 		count(C_THREADS_LOST, 1);
@@ -350,7 +351,7 @@ static __always_inline struct thread *current_thread(struct clock *c, struct exp
 	if (!t) {
 		if (!processes.lookup(&tgid))
 			return NULL;
-		t = new_thread(tid, tgid, c->granted, x);
+		t = new_thread(tid, tgid, c->granted, c->cost, x);
 		if (!t)
 			return NULL;
 		set_runnable(t, c);

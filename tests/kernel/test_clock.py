@@ -158,3 +158,15 @@ def test_the_stub_takes_its_signal_and_no_other(target, programs, tmp_path):
     own = 1 << (signal.SIGURG - 1)
     assert not expected["SigCgt"] & own
     assert found == {**expected, "SigCgt": expected["SigCgt"] | own}
+
+
+def test_threads_that_are_born_and_joined_within_a_window(engine, launch, regions_of, workloads):
+    """What signals cost them is on the clock of whoever waits for their end, and they leave nothing behind."""
+    child = launch(workloads / "coz_example", 2000, 1900)
+    described, regions = regions_of(workloads / "coz_example")
+    wait_until(lambda: described.refresh() or engine.registered(child.pid), "the stub to register")
+    engine.begin(WindowPlan(Arm.PLACEBO, regions["work_b"], 0.5, 50 * MS, 400 * MS))
+    reading = wait_until(engine.poll, "the end of a window")
+    assert reading.counters["pauses"] > 50
+    assert reading.effective_ns < reading.wall_ns - reading.counters["placebo_ns"] // 4
+    assert len(engine.threads()) < 10
