@@ -72,7 +72,9 @@ def fit_curve(effects: LevelEffects, systematic: float = 0.0, sequential: bool =
     )
 
 
-def _p_value(effects: LevelEffects, chosen: _Fit, parameters: int, noise: float, systematic: float, df: float) -> float:
+def _p_value(
+    effects: LevelEffects, chosen: _Fit, parameters: int, noise: float, systematic: float, df: float
+) -> float:
     # F test of the curve against no gain at any level. A straight line alone would be the wrong alternative for a gain
     # that saturates early: its misfit would hide the gain.
     nothing = _weighted_product(effects, effects.log_ratio, effects.log_ratio)
