@@ -35,6 +35,7 @@ struct experiment {
 	u64 region;
 	u64 permille;    // the virtual speedup
 	u64 sample_cost_ns; // what a tick costs the thread it interrupts, measured at start-up
+	u64 given;       // some regions have a speedup of their own in all arms (struct region_state)
 	u64 waits;       // which waits belong to which regions: enum wait_mode
 	u64 waited_base; // `waited` of the clock when the generation began
 };
@@ -191,6 +192,24 @@ static __always_inline struct experiment *the_experiment(void)
 	u64 *now = generation.lookup(&zero);
 	int which = now ? *now & 1 : 0;
 	return experiments.lookup(&which);
+}
+
+// The baseline of an experiment has pauses of length zero. Not so where speedups are given: then it is a program that has
+// them already, and its pauses for them are real.
+static __always_inline bool is_placebo(struct experiment *x)
+{
+	return x->arm == ARM_PLACEBO && !x->given;
+}
+
+// Where speedups are given, a baseline is such a program and nothing is tried in it.
+static __always_inline bool tries_nothing(struct experiment *x)
+{
+	return x->arm == ARM_PLACEBO && x->given;
+}
+
+static __always_inline bool has_pauses(struct experiment *x)
+{
+	return x->arm > ARM_PLAIN && !is_placebo(x);
 }
 
 static __always_inline bool running(struct experiment *x, struct clock *c, u64 now)

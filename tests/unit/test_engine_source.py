@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from causal.engine import BPF_DIRECTORY, MAPPING, RANGE, SPACE, Engine, _inlined, counter_names
+from causal.engine import BPF_DIRECTORY, MAPPING, RANGE, REGION_STATE, SPACE, Engine, _inlined, counter_names
 from causal.errors import CausalError
 from causal.windows import Arm, EngineOptions, WindowPlan
 
@@ -117,7 +117,10 @@ def layout(tmp_path):
     return compiled
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("mapping", MAPPING), ("space", SPACE), ("range", RANGE)])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("mapping", MAPPING), ("space", SPACE), ("range", RANGE), ("region_state", REGION_STATE)],
+)
 def test_tables_that_are_written_from_here(layout, name, dtype):
     members, size = layout(structure(SAMPLER, name), name)
     assert size == dtype.itemsize
