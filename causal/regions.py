@@ -12,18 +12,17 @@ Use:
 from __future__ import annotations
 
 import fnmatch
-import heapq
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from causal.errors import CausalError, UsageError
+from causal.ranges import flatten, in_file, joined
 from causal.sources import short_names, source_matches
 from causal.symbols.demangle import bare_name, base_name, demangle
 from causal.symbols.elf import Binary
@@ -38,6 +37,7 @@ NO_REGION = 0
 # Units that are found by where the code is.
 CODE_UNITS = ("line", "file", "function")
 DEFAULT_MAX_RANGES = 1 << 20
+JIT_CODE = "[jit]"
 _WHOLE_FILE = (0, 2**64 - 1)
 _SPLIT_OFF = re.compile(r"\.cold(\.\d+)?$")
 
@@ -62,10 +62,12 @@ class Scope:
     """The binaries whose code counts.
 
     `patterns` as `-b` gives them (see library_matches); `!pattern` excludes. Without patterns the main executable
-    alone counts; with exclusions only, everything else does. An exclusion always wins.
+    alone counts; with exclusions only, everything else does. An exclusion always wins. `jit`: code compiled at run time
+    counts although the patterns do not say so.
     """
 
-    def __init__(self, main: str, patterns: Sequence[str] = ()) -> None:
+    def __init__(self, main: str, patterns: Sequence[str] = (), jit: bool = False) -> None:
+        self._jit = jit
         if any(not pattern.removeprefix("!").strip() for pattern in patterns):
             raise UsageError("a binary pattern is empty", "give a name such as libc or 'lib*', or !NAME to exclude one")
         self._main = os.path.realpath(main)
@@ -78,6 +80,12 @@ class Scope:
         if self._wanted:
             return any(library_matches(pattern, path) for pattern in self._wanted)
         return bool(self._excluded) or path == self._main or os.path.realpath(path) == self._main
+
+    def includes_jit(self) -> bool:
+        """Whether just-in-time compiled code counts: unless `-b` names binaries, or excludes "jit"."""
+        if any(fnmatch.fnmatchcase("jit", pattern) for pattern in self._excluded):
+            return False
+        return self._jit or not self._wanted or any(fnmatch.fnmatchcase("jit", pattern) for pattern in self._wanted)
 
     def add_code(self, table: RegionTable, binaries: Iterable[Binary]) -> None:
         """Make the code of these binaries, which are in scope, regions."""
@@ -102,6 +110,10 @@ class RegionTable:
         self._sites: dict[int, tuple[Region, Region]] = {}  # id -> itself, the region whose call site it is
         self._parts: list[NDArray[np.void]] = []
         self._slices: dict[str, tuple[int, int]] = {}
+        # Of slices that change: the room of this version, and that of the next.
+        self._room: dict[str, tuple[int, int]] = {}
+        self._spare: dict[str, tuple[int, int]] = {}
+        self._free: list[tuple[int, int]] = []
         self._size = 0
 
     def __len__(self) -> int:
@@ -157,7 +169,7 @@ class RegionTable:
                 name = self._free_name(label, path, shared[label] > 1)
                 ids[row] = self._new_region(name, path, demangle(functions.names[row])).id
             region_ids = np.fromiter((ids[row] for row in owner), np.uint32, len(owner))
-            self._add_ranges(path, *_flatten(functions.start, functions.end, region_ids))
+            self._add_ranges(path, *flatten(functions.start, functions.end, region_ids))
 
     def add_lines(self, binary: Binary, lines: SourceLines | None, includes: Callable[[str], bool]) -> None:
         """Make the source lines (unit `line`) or source files (unit `file`) of a binary regions.
@@ -182,7 +194,7 @@ class RegionTable:
             for file, line, function in zip(files, (unique & np.uint64(0xFFFFFFFF)).tolist(), functions, strict=True)
         ]
         region_ids = np.array(ids, np.uint32)[which] if ids else np.empty(0, np.uint32)
-        self._add_ranges(binary.path, *_joined(*_in_file(places, region_ids, binary)))
+        self._add_ranges(binary.path, *joined(*in_file(places, region_ids, binary)))
 
     def _name_sources(self, paths: Sequence[str]) -> None:
         self._source_names |= {name: path for path, name in short_names(paths, self._source_names).items()}
@@ -214,6 +226,53 @@ class RegionTable:
         inner = self.region(region)
         name = f"{inner.name} from {self.region(caller).name}" if caller else inner.name
         self._sites[region_id] = replace(inner, id=region_id, name=name), inner
+
+    def jit_region(self, name: str) -> Region:
+        """The region of a function that was compiled just in time, made at its first use."""
+        label = name
+        while (known := self._by_name.get(label)) is not None and known.binary != JIT_CODE:
+            label += f"@{JIT_CODE}"
+        return known or self._new_region(label, JIT_CODE, name)
+
+    def replace_ranges(
+        self, key: str, start: NDArray[np.uint64], end: NDArray[np.uint64], region_ids: NDArray[np.uint32]
+    ) -> bool:
+        """Give `key` these ranges, of which later ones hold where they overlap; False if there is no room.
+
+        They go into another part of the table than those before, which a core may be searching.
+        """
+        order = np.argsort(start, kind="stable")
+        age = -np.arange(len(start), dtype=np.int64)[order]
+        start, end, region_ids = flatten(start[order], end[order], region_ids[order], age)
+        self._free += filter(None, [self._spare.pop(key, None)])
+        room = self._take_room(len(start))
+        if room is None:
+            return False
+        low = room[0]
+        part = self.ranges[low : low + len(start)]
+        part["start"], part["end"], part["region"] = start, end, region_ids
+        if key in self._slices:
+            self._spare[key] = self._room[key]
+        self._room[key] = room
+        self._slices[key] = low, low + len(start)
+        return True
+
+    def _take_room(self, size: int) -> tuple[int, int] | None:
+        fitting = [room for room in self._free if room[1] - room[0] >= size]
+        if fitting:
+            self._free.remove(fitting[0])
+            return fitting[0]
+        low, high = self._size, self._size + 2 * size  # it will grow
+        if high > self._max_ranges:
+            return None
+        self._parts.append(np.zeros(high - low, RANGE_DTYPE))
+        self._size = high
+        return low, high
+
+    def clear_ranges(self, key: str) -> None:
+        """Take back what replace_ranges gave."""
+        if self._slices.pop(key, None):
+            self._free += filter(None, [self._room.pop(key, None), self._spare.pop(key, None)])
 
     def add_waits(self) -> None:
         """Make the classes of waits the regions (unit `wait`); their ids are those of the kernel side."""
@@ -335,38 +394,6 @@ def _functions_at(places: NDArray[np.void], lines: SourceLines, binary: Binary) 
     return names
 
 
-_Ranges = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint32]]
-
-
-def _in_file(places: NDArray[np.void], region_ids: NDArray[np.uint32], binary: Binary) -> _Ranges:
-    """Addresses become file offsets; what is in no executable segment is dropped. Sorted by start."""
-    parts = [(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.uint32))]
-    for segment in binary.segments:
-        if not segment.executable:
-            continue
-        low, high = np.uint64(segment.vaddr), np.uint64(segment.vaddr + segment.filesz)
-        inside = (places["end"] > low) & (places["start"] < high)
-        start = np.maximum(places["start"][inside], low) - low + np.uint64(segment.offset)
-        end = np.minimum(places["end"][inside], high) - low + np.uint64(segment.offset)
-        parts.append((start, end, region_ids[inside]))
-    start, end, ids = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = np.argsort(start, kind="stable")
-    return start[order], end[order], ids[order]
-
-
-def _joined(start: NDArray[np.uint64], end: NDArray[np.uint64], ids: NDArray[np.uint32]) -> _Ranges:
-    """Neighbours of one region become one range; what two segments show twice is kept once."""
-    if not len(start):
-        return start, end, ids
-    before = np.maximum.accumulate(end)
-    start = np.maximum(start, np.append(np.uint64(0), before[:-1]))
-    kept = start < end
-    start, end, ids = start[kept], end[kept], ids[kept]
-    fresh = np.append(True, (start[1:] != end[:-1]) | (ids[1:] != ids[:-1]))
-    first = np.flatnonzero(fresh)
-    return start[first], end[np.append(first[1:], len(start)) - 1], ids[first]
-
-
 def _labels(functions: FunctionTable) -> tuple[dict[int, str], list[int]]:
     """Names that tell a file's functions apart: row -> label where it is a region, and per row its region's row.
 
@@ -401,47 +428,3 @@ def _owners(functions: FunctionTable) -> list[int]:
         if len(same_file) == 1:
             owner[row] = same_file[0]
     return owner
-
-
-def _flatten(
-    start: NDArray[np.uint64], end: NDArray[np.uint64], region_ids: NDArray[np.uint32]
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint32]]:
-    """Cut overlapping ranges (sorted by start) into disjoint ones; a byte goes to the shortest range around it."""
-    if len(start) < 2 or bool(np.all(end[:-1] <= start[1:])):
-        return start, end, region_ids
-    pieces: list[tuple[int, int, int]] = []
-    # A group ends where no earlier range reaches beyond the next start.
-    breaks = np.flatnonzero(np.maximum.accumulate(end)[:-1] <= start[1:]) + 1
-    bounds = [0, *breaks.tolist(), len(start)]
-    starts, ends, ids = start.tolist(), end.tolist(), region_ids.tolist()
-    for low, high in pairwise(bounds):
-        if high - low == 1:
-            pieces.append((starts[low], ends[low], ids[low]))
-        else:
-            pieces.extend(_innermost(starts[low:high], ends[low:high], ids[low:high]))
-    cut = np.array(pieces, np.uint64)
-    return cut[:, 0], cut[:, 1], cut[:, 2].astype(np.uint32)
-
-
-def _innermost(starts: list[int], ends: list[int], ids: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Disjoint pieces of one group of overlapping ranges; neighbouring pieces of a region are joined."""
-    edges = sorted({*starts, *ends})
-    active: list[tuple[int, int, int]] = []  # (length, end, region), shortest first
-    upcoming = 0
-    piece: tuple[int, int, int] | None = None
-    for low, high in pairwise(edges):
-        while upcoming < len(starts) and starts[upcoming] <= low:
-            entry = (ends[upcoming] - starts[upcoming], ends[upcoming], ids[upcoming])
-            heapq.heappush(active, entry)
-            upcoming += 1
-        while active[0][1] <= low:
-            heapq.heappop(active)
-        region = active[0][2]
-        if piece is not None and piece[2] == region:
-            piece = (piece[0], high, region)
-        else:
-            if piece is not None:
-                yield piece
-            piece = (low, high, region)
-    if piece is not None:
-        yield piece

@@ -120,4 +120,4 @@ def scope_of(options: RecordingOptions, unit: str, mains: Sequence[Binary]) -> S
     if options.sources:
         raise UsageError(f"-s selects source files, which the unit {unit} does not know", "use --unit line or file")
     default = ("*",) if unit == "module" else [main.path for main in mains]
-    return Scope(mains[0].path, options.binaries or default)
+    return Scope(mains[0].path, options.binaries or default, jit=not options.binaries)

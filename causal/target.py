@@ -17,6 +17,7 @@ import numpy as np
 from causal.engine import MAPPING, Engine
 from causal.errors import CausalError
 from causal.injection import Handlers
+from causal.jit import JitCode
 from causal.mappings import Mapping, read_maps
 from causal.processes import Claims, executable_of, look_up, root_of
 from causal.regions import CODE_UNITS, RegionTable, Scope
@@ -44,6 +45,7 @@ class Target:
         self._unmapped = 0
         self._labels: dict[int, str] = {}
         self.unreadable: dict[str, str] = {}  # binaries without usable symbols -> why
+        self._jit = JitCode(table, scope, self.unreadable)
 
     def refresh(self) -> None:
         """Read the mappings of processes that are new, executed another program, or hit addresses unknown to us."""
@@ -55,10 +57,15 @@ class Target:
                 self._versions[tgid] = version
                 self._read_space(tgid)
             if fresh:
+                self._jit.forget(tgid)
                 self._meet(tgid)
+            if self._jit.refresh(tgid, self._layouts.get(tgid, ())):
+                self._engine.write_ranges(self._table.ranges)
+                self._write_space(tgid)
             if not os.path.exists(f"/proc/{tgid}"):
                 self._engine.remove_process(tgid)
                 self._versions.pop(tgid, None)
+                self._jit.forget(tgid)
             elif self._handlers and not self._engine.registered(tgid):
                 self._handlers.attend(tgid, version)
         if self._table.unit == "thread":
@@ -96,11 +103,18 @@ class Target:
             return
         self._layouts[tgid] = layout
         self._add_regions(layout)
+        self._write_space(tgid)
+
+    def _write_space(self, tgid: int) -> None:
+        layout, compiled = self._layouts[tgid], self._jit.slice_of(tgid)
         rows = np.zeros(len(layout), MAPPING)
         for row, mapping in zip(rows, layout, strict=True):
             row["start"], row["end"], row["offset"] = mapping.start, mapping.end, mapping.offset
             row["sampled"] = self._sampled_slice(mapping.path)
             row["lo"], row["hi"] = self._table.slices.get(mapping.path, (0, 0))
+            if mapping.kind == "anonymous" and compiled[1]:
+                row["lo"], row["hi"] = compiled
+                row["offset"] = mapping.start  # those ranges are addresses
         first, space = self._reserve(len(rows))
         self._engine.write_space(space, first, rows)
         self._engine.set_space(tgid, space)

@@ -235,7 +235,10 @@ def _loss_messages(profile: Profile, windows: Sequence[Window]) -> list[str]:
         share = profile.end.samples_in_scope / samples
         messages.append(f"only {share:.0%} of the CPU samples lie in scope: widen it with -b")
     for name, meaning in (
-        ("stacks_truncated", "stacks were cut off before a frame in scope; their time counts for no region"),
+        (
+            "stacks_truncated",
+            "stacks were cut short: they are deeper than what is looked at, and the frame that counts may lie above",
+        ),
         ("unmapped", "samples lie in no known file (just-in-time code?); their time counts for no region"),
     ):
         lost = _count(counters.get(name)) or 0
