@@ -4,5 +4,7 @@
 #include "clock.h"
 #include "pause.h"
 #include "progress.h"
+#include "regions.h"
+#include "unwind.h"
 #include "sampler.h"
 #include "sched.h"

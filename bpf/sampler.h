@@ -1,184 +1,13 @@
 // On-CPU samples: from the user stack to a region, from the region to the clock.
 
-// The tables that user space fills are mapped there and written by numpy (causal/engine.py has the same layouts).
-struct mapping {
-	u64 start, end; // addresses in the process
-	u64 offset;     // of `start` in the file
-	u32 lo, hi;     // its slice of `ranges`
-	u32 region;     // the whole mapping is this region, 0: it is not
-	u32 pad;
-};
-BPF_F_TABLE("array", u32, struct mapping, mappings, MAX_MAPPINGS, BPF_F_MMAPABLE);
-
-struct space {
-	u32 first, count; // its slice of `mappings`, sorted
-};
-BPF_F_TABLE("array", u32, struct space, spaces, MAX_SPACES, BPF_F_MMAPABLE);
-
-struct range {
-	u64 start, end; // file offsets
-	u32 region;
-	u32 pad;
-};
-BPF_F_TABLE("array", u32, struct range, ranges, MAX_RANGES, BPF_F_MMAPABLE);
-
-BPF_F_TABLE("array", u32, u64, region_samples, MAX_REGIONS, BPF_F_MMAPABLE);
-BPF_TABLE("hash", u32, u32, thread_regions, MAX_THREADS); // unit `thread`: given out by user space
-
-struct stack {
-	u64 ip[MAX_FRAMES + 1];
-	u64 leaf_caller;
-};
 BPF_PERCPU_ARRAY(stacks, struct stack, 1);
 
-static __always_inline struct mapping *find_mapping(u64 ip, struct space *s)
-{
-	u32 lo = s->first, hi = s->first + s->count;
-	struct mapping *m;
-	int i;
-
-	for (i = 0; i < 11; i++) {
-		u32 mid = (lo + hi) / 2;
-		if (lo >= hi)
-			return NULL;
-		m = mappings.lookup(&mid);
-		if (!m)
-			return NULL;
-		if (ip < m->start)
-			hi = mid;
-		else if (ip >= m->end)
-			lo = mid + 1;
-		else
-			return m;
-	}
-	return NULL;
-}
-
-static __always_inline u32 find_range(u64 offset, u32 lo, u32 hi)
-{
-	struct range *r;
-	int i;
-
-	for (i = 0; i < 21; i++) {
-		u32 mid = (lo + hi) / 2;
-		if (lo >= hi)
-			return 0;
-		r = ranges.lookup(&mid);
-		if (!r)
-			return 0;
-		if (offset < r->start)
-			hi = mid;
-		else if (offset >= r->end)
-			lo = mid + 1;
-		else
-			return r->region;
-	}
-	return 0;
-}
-
-static __always_inline u32 region_at(u64 ip, struct space *s, bool *mapped)
-{
-	struct mapping *m = find_mapping(ip, s);
-
-	if (!m)
-		return 0;
-	*mapped = true;
-	return m->region ? m->region : find_range(ip - m->start + m->offset, m->lo, m->hi);
-}
-
-// Is the word at the stack pointer a return address, that is, does it follow a call instruction?
-static __always_inline bool follows_call(u64 address)
-{
-	u8 code[8] = {};
-
-	if (bpf_probe_read_user(code, 7, (void *)(address - 7)))
-		return false;
-	// call rel32; call r/m64 of 2, 3, 6 and 7 bytes
-	return code[2] == 0xe8 || (code[5] == 0xff && (code[6] & 0x38) == 0x10) ||
-	       (code[4] == 0xff && (code[5] & 0x38) == 0x10) || (code[1] == 0xff && (code[2] & 0x38) == 0x10) ||
-	       (code[0] == 0xff && (code[1] & 0x38) == 0x10);
-}
-
-// How many words above the stack pointer the caller of a leaf is looked for; the wrappers of calls that can be cancelled
-// make room for two or three.
-#define LEAF_WORDS 6
-
-// Code without a frame pointer (the C library's system-call wrappers) hides its caller from the frame-pointer chain,
-// which goes on with the caller's caller. The caller's return address lies between the stack pointer and the frame the
-// frame pointer still points to; it is the first word there that follows a call and leads into a region.
-static __always_inline u32 region_of_hidden_caller(u64 sp, u64 bp, struct space *s)
-{
-	u64 word;
-	bool mapped = false;
-	u32 region;
-	int i;
-
-	for (i = 0; i < LEAF_WORDS; i++, sp += sizeof(word)) {
-		if (i && sp >= bp)
-			return 0;
-		if (bpf_probe_read_user(&word, sizeof(word), (void *)sp))
-			return 0;
-		region = region_at(word - 1, s, &mapped);
-		if (region && follows_call(word)) {
-			count(C_LEAF_CALLERS, 1);
-			return region;
-		}
-	}
-	return 0;
-}
-
-static __always_inline u32 region_above_leaf(struct bpf_perf_event_data *ctx, struct space *s)
-{
-	u64 regs;
-
-	if (ctx->regs.cs & 3)
-		return region_of_hidden_caller(ctx->regs.sp, ctx->regs.bp, s);
-	regs = (u64)bpf_task_pt_regs((void *)bpf_get_current_task_btf());
-	return region_of_hidden_caller(task_word(regs, __builtin_offsetof(struct pt_regs, sp)),
-				       task_word(regs, __builtin_offsetof(struct pt_regs, bp)), s);
-}
-
-// The innermost frame in scope decides.
-static __always_inline u32 region_of_stack(struct bpf_perf_event_data *ctx, struct space *s)
-{
-	int zero = 0, i, frames;
-	struct stack *stack = stacks.lookup(&zero);
-	bool mapped = false;
-	u32 region = 0;
-
-	if (!stack)
-		return 0;
-	frames = bpf_get_stack(ctx, stack->ip, MAX_FRAMES * sizeof(u64), BPF_F_USER_STACK);
-	if (frames <= 0) {
-		count(C_NO_STACK, 1);
-		return 0;
-	}
-	frames /= sizeof(u64);
-	region = region_at(stack->ip[0], s, &mapped);
-	if (!mapped)
-		count(C_UNMAPPED, 1);
-	if (region)
-		return region;
-	region = region_above_leaf(ctx, s);
-	if (region)
-		return region;
-	for (i = 1; i < MAX_FRAMES; i++) {
-		if (i >= frames)
-			return 0;
-		// a return address points behind the call
-		region = region_at(stack->ip[i] - 1, s, &mapped);
-		if (region)
-			return region;
-	}
-	count(C_TRUNCATED, 1);
-	return 0;
-}
-
-static __always_inline u32 region_of_sample(struct bpf_perf_event_data *ctx, struct thread *t, u32 tid)
+static __always_inline u32 region_of_sample(struct thread *t, u32 tid)
 {
 	struct process *p = processes.lookup(&t->tgid);
-	struct space *s;
-	u32 which, *label;
+	struct stack *stack;
+	int zero = 0;
+	u32 *label;
 
 	if (!p || p->only_clock)
 		return 0;
@@ -187,9 +16,8 @@ static __always_inline u32 region_of_sample(struct bpf_perf_event_data *ctx, str
 	label = thread_regions.lookup(&tid);
 	if (label)
 		return *label;
-	which = p->space;
-	s = spaces.lookup(&which);
-	return s ? region_of_stack(ctx, s) : 0;
+	stack = stacks.lookup(&zero);
+	return stack ? stack->region : 0;
 }
 
 // The time a sample stands for: all that the target ran on this core since the last one. On average that is the period,
@@ -294,7 +122,7 @@ static __always_inline void note_ahead(struct thread *t, struct clock *c, struct
 // A signal whose handler never spoke (see void_pause) must not hide a thread that makes no system calls.
 #define HANDLER_DEADLINE_NS 2000000
 
-int on_sample(struct bpf_perf_event_data *ctx)
+int count_sample(struct bpf_perf_event_data *ctx)
 {
 	u64 now = bpf_ktime_get_ns(), *samples, time;
 	u32 tid = bpf_get_current_pid_tgid(), region;
@@ -324,7 +152,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	time = weigh(t, core, x, ctx->sample_period, now);
 	if (user && running(x, c, now))
 		spins = look_for_spin(ctx, t, c, now); // before the clock moves: what is granted now is no part of that wait
-	region = region_of_sample(ctx, t, tid);
+	region = region_of_sample(t, tid);
 	if (region != x->region || x->arm == ARM_OFF)
 		count(C_OTHERS_NS, time);
 	if (region) {
@@ -344,5 +172,59 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	if (user && !spins)
 		maybe_pause(t, c, x, now);
 	note_ahead(t, c, x, time);
+	return 0;
+}
+
+// Whether the sample needs its stack; then unwinding is prepared.
+static __always_inline bool needs_stack(struct bpf_perf_event_data *ctx, struct stack *stack)
+{
+	u64 id = bpf_get_current_pid_tgid();
+	u32 tid = id, tgid = id >> 32;
+	struct process *p = processes.lookup(&tgid);
+	struct thread *t;
+
+	stack->region = 0;
+	if (!p || p->only_clock || p->region)
+		return false;
+	if (thread_regions.lookup(&tid))
+		return false;
+	t = threads.lookup(&tid);
+	if (t && in_pause(t))
+		return false;
+	if (ctx->regs.cs & 3)
+		begin_unwinding(stack, p->space, ctx->regs.ip, ctx->regs.sp, ctx->regs.bp);
+	else
+		begin_unwinding_current(stack, p->space);
+	return true;
+}
+
+// A sample is handled by several programs, each called by the one before.
+#define STAGE_UNWIND 0
+#define STAGE_COUNT 1
+BPF_PROG_ARRAY(stages, 2);
+
+int unwind_sample(struct bpf_perf_event_data *ctx)
+{
+	int zero = 0;
+	struct stack *stack = stacks.lookup(&zero);
+
+	if (!stack)
+		return 0;
+	if (unwind_some(stack))
+		stages.call(ctx, STAGE_UNWIND);
+	stages.call(ctx, STAGE_COUNT);
+	return 0;
+}
+
+int on_sample(struct bpf_perf_event_data *ctx)
+{
+	int zero = 0;
+	struct stack *stack = stacks.lookup(&zero);
+
+	if (!stack)
+		return 0;
+	if (needs_stack(ctx, stack))
+		stages.call(ctx, STAGE_UNWIND);
+	stages.call(ctx, STAGE_COUNT);
 	return 0;
 }

@@ -28,16 +28,21 @@ from causal import kernel_calls
 from causal.btf import task_offsets
 from causal.errors import CausalError
 from causal.perf_events import CpuClock, online_cpus, spread_periods
+from causal.unwind.modules import Memory
+from causal.unwind.rules import ROW_DTYPE
 from causal.windows import Arm, EngineOptions, PointReading, WindowPlan, WindowReading
 
 BPF_DIRECTORY = Path(__file__).resolve().parent.parent / "bpf"
 PAUSE_SIGNAL = signal.SIGURG
 
-# As in bpf/sampler.h.
+# As in bpf/regions.h and bpf/unwind.h.
 MAPPING = np.dtype(
-    [("start", "<u8"), ("end", "<u8"), ("offset", "<u8"), ("lo", "<u4"), ("hi", "<u4"), ("region", "<u4"), ("_", "<u4")]
-)
+    [("start", "<u8"), ("end", "<u8"), ("offset", "<u8"), ("lo", "<u4"), ("hi", "<u4"), ("region", "<u4"),
+     ("module", "<u4"), ("pc", "<u4"), ("guessed", "<u4")]
+)  # fmt: skip
 SPACE = np.dtype([("first", "<u4"), ("count", "<u4")])
+UNWIND_PAGE = np.dtype("<u8")
+UNWIND_MODULE = np.dtype([("first_page", "<u4"), ("pages", "<u4"), ("page", "<u4"), ("pad", "<u4")])
 RANGE = np.dtype([("start", "<u8"), ("end", "<u8"), ("region", "<u4"), ("pad", "<u4")])
 
 _INTERRUPTS = (
@@ -61,6 +66,7 @@ class _Loaded:
     spaces: npt.NDArray[Any]
     ranges: npt.NDArray[Any]
     region_samples: npt.NDArray[np.uint64]
+    unwind: Memory
     maps: list[mmap.mmap] = field(default_factory=list)
 
 
@@ -167,6 +173,11 @@ class Engine:
             spaces=map_array(bpf, "spaces", SPACE, self.options.max_spaces, maps),
             ranges=map_array(bpf, "ranges", RANGE, self.options.max_ranges, maps),
             region_samples=map_array(bpf, "region_samples", np.dtype("<u8"), self.options.max_regions, maps),
+            unwind=Memory(
+                rows=map_array(bpf, "unwind_rows", ROW_DTYPE, self.options.max_unwind_rows, maps),
+                pages=map_array(bpf, "unwind_pages", UNWIND_PAGE, self.options.max_unwind_pages, maps),
+                modules=map_array(bpf, "unwind_modules", UNWIND_MODULE, self.options.max_unwind_modules, maps),
+            ),
             maps=maps,
         )
         self._attach_samplers(bpf)
@@ -200,6 +211,9 @@ class Engine:
             "MAX_POINTS": options.max_points,
             "MAX_CALLS": options.max_calls,
             "MAX_FRAMES": options.max_frames,
+            "MAX_UNWIND_ROWS": options.max_unwind_rows,
+            "MAX_UNWIND_PAGES": options.max_unwind_pages,
+            "MAX_UNWIND_MODULES": options.max_unwind_modules,
             "MAX_ANSWERS": options.max_answers,
             "ANSWER_PROBES": 32,
             "THRESHOLD_NS": options.threshold_ns,
@@ -234,6 +248,8 @@ class Engine:
 
     def _attach_samplers(self, bpf: Any) -> None:
         program = bpf.load_func("on_sample", bpf.PERF_EVENT)
+        for number, name in enumerate(("unwind_sample", "count_sample")):
+            bpf["stages"][ctypes.c_int(number)] = ctypes.c_int(bpf.load_func(name, bpf.PERF_EVENT).fd)
         for cpu, period_ns in zip(self.cpus, spread_periods(self.options.period_ns, len(self.cpus)), strict=True):
             self._clocks.append(CpuClock(cpu, period_ns, program.fd))
 
@@ -303,6 +319,14 @@ class Engine:
         """Write an address space: its mappings (dtype MAPPING, sorted) from index `first` on, then switch to them."""
         self._kernel.mappings[first : first + len(mappings)] = mappings
         self._kernel.spaces[space] = (first, len(mappings))
+
+    def mappings(self, first: int, count: int) -> npt.NDArray[Any]:
+        """The kernel's own rows (dtype MAPPING) of an address space: what is written here holds from now on."""
+        return self._kernel.mappings[first : first + count]
+
+    def unwind_memory(self) -> Memory:
+        """The unwind tables, to be filled by causal.unwind.modules."""
+        return self._kernel.unwind
 
     def threads(self) -> list[tuple[int, int]]:
         """(tid, tgid) of the threads on the clock."""

@@ -35,7 +35,10 @@ class EngineOptions:
     max_spaces: int = 1_024
     max_points: int = 16
     max_calls: int = 8_192
-    max_frames: int = 48
+    max_frames: int = 128
+    max_unwind_rows: int = 4_194_304
+    max_unwind_pages: int = 262_144
+    max_unwind_modules: int = 16_384
     max_answers: int = 8_192
 
 

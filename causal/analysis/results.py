@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from causal.analysis.stacks import Stacks
+
 Interval = tuple[float, float]
 
 
@@ -136,6 +138,7 @@ class Diagnosis:
     pause_error_p99_ns: int | None = None
     conclusion: str | None = None
     messages: tuple[str, ...] = ()
+    stacks: Stacks | None = None
 
 
 @dataclass(frozen=True, slots=True)

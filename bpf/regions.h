@@ -1,0 +1,85 @@
+// From an address in a process to a region.
+
+// The tables that user space fills are mapped there and written by numpy (causal/engine.py has the same layouts).
+struct mapping {
+	u64 start, end; // addresses in the process
+	u64 offset;     // of `start` in the file
+	u32 lo, hi;     // its slice of `ranges`
+	u32 region;     // the whole mapping is this region, 0: it is not
+	u32 module;     // its slice of the unwind tables, 0: none
+	u32 pc;         // where those have `start`
+	u32 guessed;    // frames in it that were left by their frame pointer; see bpf/unwind.h
+};
+BPF_F_TABLE("array", u32, struct mapping, mappings, MAX_MAPPINGS, BPF_F_MMAPABLE);
+
+struct space {
+	u32 first, count; // its slice of `mappings`, sorted
+};
+BPF_F_TABLE("array", u32, struct space, spaces, MAX_SPACES, BPF_F_MMAPABLE);
+
+struct range {
+	u64 start, end; // file offsets
+	u32 region;
+	u32 pad;
+};
+BPF_F_TABLE("array", u32, struct range, ranges, MAX_RANGES, BPF_F_MMAPABLE);
+
+BPF_F_TABLE("array", u32, u64, region_samples, MAX_REGIONS, BPF_F_MMAPABLE);
+BPF_TABLE("hash", u32, u32, thread_regions, MAX_THREADS); // unit `thread`: given out by user space
+
+#define MAPPING_STEPS 17 // as many as MAX_MAPPINGS may need
+#define NO_MAPPING 0xffffffff
+
+static __always_inline u32 find_mapping(u64 ip, struct space *s)
+{
+	u32 lo = s->first, hi = s->first + s->count;
+	struct mapping *m;
+	int i;
+
+	for (i = 0; i < MAPPING_STEPS; i++) {
+		u32 mid = (lo + hi) / 2;
+		if (lo >= hi)
+			return NO_MAPPING;
+		m = mappings.lookup(&mid);
+		if (!m)
+			return NO_MAPPING;
+		if (ip < m->start)
+			hi = mid;
+		else if (ip >= m->end)
+			lo = mid + 1;
+		else
+			return mid;
+	}
+	return NO_MAPPING;
+}
+
+static __always_inline u32 find_range(u64 offset, u32 lo, u32 hi)
+{
+	struct range *r;
+	int i;
+
+	for (i = 0; i < 21; i++) {
+		u32 mid = (lo + hi) / 2;
+		if (lo >= hi)
+			return 0;
+		r = ranges.lookup(&mid);
+		if (!r)
+			return 0;
+		if (offset < r->start)
+			hi = mid;
+		else if (offset >= r->end)
+			lo = mid + 1;
+		else
+			return r->region;
+	}
+	return 0;
+}
+
+static __always_inline u32 region_in(u32 mapping, u64 ip)
+{
+	struct mapping *m = mappings.lookup(&mapping);
+
+	if (!m)
+		return 0;
+	return m->region ? m->region : find_range(ip - m->start + m->offset, m->lo, m->hi);
+}
