@@ -63,7 +63,7 @@ def statistics_of(fd):
 
 
 def measure(words, _stacks):
-    """Prints a line for each depth. A tick that hits no sample of the target costs little, and is put on the samples."""
+    """Prints a line for each depth. What ticks cost that find something else running is put on the samples."""
     depths = [int(word) for word in words] or [1, 5, 17, 47, 97]
     was = STATISTICS.read_text()
     with tempfile.TemporaryDirectory(prefix="unwind-") as name:
@@ -75,9 +75,7 @@ def measure(words, _stacks):
         try:
             for depth in depths:
                 cost, samples, others = cost_ns(depth, program)
-                print(
-                    f"{depth + 3:4} frames: {cost / 1000:6.2f} us a sample ({samples} samples, {others} ticks of others)"
-                )
+                print(f"{depth + 3:4} frames: {cost / 1000:6.2f} us a sample ({samples}, and {others} of others)")
         finally:
             STATISTICS.write_text(was)
     return 0

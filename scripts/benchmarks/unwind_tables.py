@@ -16,6 +16,7 @@ from causal.unwind.table import build_table
 
 DEFAULT = ("/lib/x86_64-linux-gnu/libc.so.6", "/usr/bin/python3.11", "/usr/lib/x86_64-linux-gnu/libLLVM-14.so.1")
 _HEADER = re.compile(r"^\s+LOC\s+CFA\s+(.*?)\s*$")
+_REGISTER_NAME = re.compile(r" \(\w+\)")  # behind its number: r10 (r10)
 _FUNCTION = re.compile(r"FDE cie=\S+ pc=([0-9a-f]+)\.\.([0-9a-f]+)")
 
 
@@ -31,7 +32,12 @@ def readelf_rows(path):
             inside = _FUNCTION.search(line)
         elif match := _HEADER.match(line):
             columns = match[1].split()
-        elif columns and inside and (words := line.split()) and re.fullmatch("[0-9a-f]{16}", words[0]):
+        elif (
+            columns
+            and inside
+            and (words := _REGISTER_NAME.sub("", line).split())
+            and re.fullmatch("[0-9a-f]{16}", words[0])
+        ):
             saved = dict(zip(columns, words[2:], strict=False))
             address = int(words[0], 16)
             if address < int(inside[2], 16):
@@ -82,9 +88,9 @@ def measure(words, _stacks):
             if ok is False
         ]
         print(
-            f"{Path(path).name}: {len(table.rows):,} rows of {table.functions:,} functions in {built:.2f} s, from the cache "
-            f"{cached * 1000:.1f} ms; readelf {took:.2f} s; of its {len(theirs):,} rows {verdicts.count(True):,} agree, "
-            f"{len(wrong)} differ, {verdicts.count(None)} are expressions"
+            f"{Path(path).name}: {len(table.rows):,} rows of {table.functions:,} functions in {built:.2f} s,"
+            f" from the cache {cached * 1000:.1f} ms; readelf {took:.2f} s; of its {len(theirs):,} rows"
+            f" {verdicts.count(True):,} agree, {len(wrong)} differ, {verdicts.count(None)} are expressions"
         )
         for row in wrong[:5]:
             print("   ", row)
