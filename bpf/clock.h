@@ -3,6 +3,7 @@
 // G is the virtual speedup granted so far, in ns; L what a thread has already paid or been spared. Its debt is G - L.
 // v = t - L is the thread's time in the sped-up world. Rule numbers refer to the comments here:
 //   1 a sample in the selected region: L += s*P, G += s*P       (sampler.h)
+//     time in which n threads wait in it: each L and n times G  (waits.h)
 //   2 a pause: L += its length, from the send to rt_sigreturn   (pause.h)
 //   3-5 blocking and being woken                                (sched.h)
 //   6 new threads, unknown threads, experiment boundaries
@@ -34,6 +35,8 @@ struct experiment {
 	u64 region;
 	u64 permille;    // the virtual speedup
 	u64 sample_cost_ns; // what a tick costs the thread it interrupts, measured at start-up
+	u64 waits;       // which waits belong to which regions: enum wait_mode
+	u64 waited_base; // `waited` of the clock when the generation began
 };
 BPF_ARRAY(experiments, struct experiment, 2);
 BPF_ARRAY(generation, u64, 1);
@@ -49,6 +52,8 @@ struct clock {
 	u64 sent_generation; // of the two below
 	u64 sent_local; // L of the target thread that last sent something (rule 5)
 	u64 sent_cost;
+	u64 waited;     // what a thread was granted that has waited in the selected regions ever since
+	u64 waits_seen; // when it last grew
 };
 BPF_ARRAY(clocks, struct clock, 1);
 
@@ -56,6 +61,7 @@ BPF_ARRAY(clocks, struct clock, 1);
 #define F_SENT 2       // signalled, the handler has not spoken yet
 #define F_PAUSED 4     // the handler asked how long to sleep
 #define F_STUCK 8      // the last attempt to pause it failed for good reason: rule 10
+#define F_LINKED 16    // it has woken another thread of the target, or was woken by one
 
 struct thread {
 	u64 generation;
@@ -73,6 +79,11 @@ struct thread {
 	u64 seen_ns;     // when a sample last told whether it spins
 	u64 seen_clock;
 	u64 spun;        // how many samples in a row found it spinning
+	u64 waits_in;    // the region in whose number of waiting threads it is counted, 0: in none
+	u64 wait_ns;     // since when it waits for what `wait_class` says
+	u64 wait_granted; // `waited` of the clock then
+	u32 wait_class;
+	u32 wait_place;  // the region of the code that waits
 	u32 tgid;        // 0 until it runs for the first time
 	u32 parent;      // the process that created it
 	u32 answer;      // its line in `answers` while it pauses
@@ -106,6 +117,7 @@ enum counter {
 	C_SELECTED,        // ... in the selected region
 	C_SELECTED_NS,     // ... and the time they stand for
 	C_OTHERS_NS,       // the time that the samples elsewhere stand for
+	C_LINKED_NS,       // ... of threads that hand work to others, or get it from them
 	C_AHEAD_NS,        // the time that threads ran which cannot be paused and are far behind with paying (rule 10)
 	C_KERNEL_MODE,
 	C_TRUNCATED,       // stack ended at the frame limit before a frame in scope
@@ -144,6 +156,7 @@ enum counter {
 	C_OUTSIDE_NS,      // what programs outside ran on all cores
 	C_EXPIRED,         // samples that found the deadline passed
 	C_ABANDONED,       // the profiler itself was stopped: its window ended
+	C_WAITS_LOST,      // no room in the table of waits
 	C_LAST
 };
 #define MAX_COUNTERS 64
@@ -206,6 +219,7 @@ static __always_inline void sync_thread(struct thread *t, struct experiment *x)
 	}
 	t->seen_ns = x->began_ns;
 	t->seen_clock = x->base;
+	t->wait_granted = x->waited_base;
 	t->pause_ns = 0;
 	if (t->pause_seg)
 		t->pause_seg = x->began_ns;

@@ -83,3 +83,53 @@ static __always_inline u32 region_in(u32 mapping, u64 ip)
 		return 0;
 	return m->region ? m->region : find_range(ip - m->start + m->offset, m->lo, m->hi);
 }
+
+// What a region is besides the innermost frame in scope; as causal/windows.py has it.
+#define BY_INNERMOST 0
+#define BY_CALL_SITE 1 // ... and the next frame in scope above it
+#define BY_ANY_FRAME 2 // any frame in scope
+
+#if ATTRIBUTION == BY_CALL_SITE
+// Regions that turn up while the target runs. User space asks for their names.
+struct site {
+	u32 region, caller;
+};
+BPF_TABLE("hash", struct site, u32, sites, MAX_SITES);
+BPF_ARRAY(site_count, u64, 1);
+
+static __always_inline u32 region_of_site(u32 region, u32 caller)
+{
+	struct site key = { region, caller };
+	u32 *known = sites.lookup(&key), fresh;
+	int zero = 0;
+	u64 *number;
+
+	if (known)
+		return *known;
+	number = site_count.lookup(&zero);
+	if (!number || *number >= MAX_SITES)
+		return 0;
+	fresh = FIRST_SITE + __sync_fetch_and_add(number, 1);
+	// Another core may have been faster: then its number counts.
+	sites.insert(&key, &fresh);
+	known = sites.lookup(&key);
+	return known ? *known : 0;
+}
+#endif
+
+#if ATTRIBUTION == BY_ANY_FRAME
+// Which look has counted a region last: recursion must not count it twice.
+BPF_ARRAY(seen_by, u64, MAX_REGIONS);
+
+static __always_inline void count_frame(u32 region, u64 look)
+{
+	u64 *seen = seen_by.lookup(&region), *samples;
+
+	if (!seen || *seen == look)
+		return;
+	*seen = look;
+	samples = region_samples.lookup(&region);
+	if (samples)
+		__sync_fetch_and_add(samples, 1);
+}
+#endif

@@ -2,22 +2,36 @@
 
 BPF_PERCPU_ARRAY(stacks, struct stack, 1);
 
-static __always_inline u32 region_of_sample(struct thread *t, u32 tid)
+// The region of the stack that was unwound last on this core.
+static __always_inline u32 region_of_stack(void)
+{
+	int zero = 0;
+	struct stack *stack = stacks.lookup(&zero);
+
+	if (!stack)
+		return 0;
+#if ATTRIBUTION == BY_CALL_SITE
+	return stack->region ? region_of_site(stack->region, stack->caller) : 0;
+#else
+	return stack->region;
+#endif
+}
+
+static __always_inline u32 region_of_sample(struct bpf_perf_event_data *ctx, struct thread *t, struct experiment *x, u32 tid)
 {
 	struct process *p = processes.lookup(&t->tgid);
-	struct stack *stack;
-	int zero = 0;
 	u32 *label;
 
 	if (!p || p->only_clock)
 		return 0;
 	if (p->region)
 		return p->region;
+	if (x->waits == WAITS_BY_CALL)
+		return ctx->regs.cs & 3 ? 0 : region_of_call();
 	label = thread_regions.lookup(&tid);
 	if (label)
 		return *label;
-	stack = stacks.lookup(&zero);
-	return stack ? stack->region : 0;
+	return region_of_stack();
 }
 
 // The time a sample stands for: all that the target ran on this core since the last one. On average that is the period,
@@ -134,8 +148,10 @@ int count_sample(struct bpf_perf_event_data *ctx)
 
 	if (!c || !x)
 		return 0;
-	if (bpf_get_smp_processor_id() == CUTTING_CPU)
+	if (bpf_get_smp_processor_id() == CUTTING_CPU) {
 		cut_windows(x, c, now);
+		grant_waits(x, c, now);
+	}
 	core = this_core(x);
 	if (core)
 		count_outside(core, now);
@@ -152,14 +168,19 @@ int count_sample(struct bpf_perf_event_data *ctx)
 	time = weigh(t, core, x, ctx->sample_period, now);
 	if (user && running(x, c, now))
 		spins = look_for_spin(ctx, t, c, now); // before the clock moves: what is granted now is no part of that wait
-	region = region_of_sample(t, tid);
-	if (region != x->region || x->arm == ARM_OFF)
+	region = region_of_sample(ctx, t, x, tid);
+	if (region != x->region || x->arm == ARM_OFF) {
 		count(C_OTHERS_NS, time);
+		if (t->flags & F_LINKED)
+			count(C_LINKED_NS, time);
+	}
 	if (region) {
 		count(C_IN_SCOPE, 1);
+#if ATTRIBUTION != BY_ANY_FRAME
 		samples = region_samples.lookup(&region);
 		if (samples)
 			__sync_fetch_and_add(samples, 1);
+#endif
 		if (region == x->region && x->arm > ARM_OFF) {
 			count(C_SELECTED, 1);
 			count(C_SELECTED_NS, time);
@@ -175,32 +196,10 @@ int count_sample(struct bpf_perf_event_data *ctx)
 	return 0;
 }
 
-// Whether the sample needs its stack; then unwinding is prepared.
-static __always_inline bool needs_stack(struct bpf_perf_event_data *ctx, struct stack *stack)
-{
-	u64 id = bpf_get_current_pid_tgid();
-	u32 tid = id, tgid = id >> 32;
-	struct process *p = processes.lookup(&tgid);
-	struct thread *t;
-
-	stack->region = 0;
-	if (!p || p->only_clock || p->region)
-		return false;
-	if (thread_regions.lookup(&tid))
-		return false;
-	t = threads.lookup(&tid);
-	if (t && in_pause(t))
-		return false;
-	if (ctx->regs.cs & 3)
-		begin_unwinding(stack, p->space, ctx->regs.ip, ctx->regs.sp, ctx->regs.bp);
-	else
-		begin_unwinding_current(stack, p->space);
-	return true;
-}
-
 // A sample is handled by several programs, each called by the one before.
 #define STAGE_UNWIND 0
 #define STAGE_COUNT 1
+#define STAGE_SETTLE 1 // of a switch, see sched.h
 BPF_PROG_ARRAY(stages, 2);
 
 int unwind_sample(struct bpf_perf_event_data *ctx)
@@ -223,8 +222,13 @@ int on_sample(struct bpf_perf_event_data *ctx)
 
 	if (!stack)
 		return 0;
-	if (needs_stack(ctx, stack))
+	if (needs_stack(stack, true)) {
+		if (ctx->regs.cs & 3)
+			unwind_from(stack, ctx->regs.ip, ctx->regs.sp, ctx->regs.bp);
+		else
+			unwind_from_entry(stack);
 		stages.call(ctx, STAGE_UNWIND);
+	}
 	stages.call(ctx, STAGE_COUNT);
 	return 0;
 }

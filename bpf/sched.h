@@ -61,6 +61,15 @@ static __always_inline bool by_kernel_thread(void)
 	return (u32)task_word(bpf_get_current_task(), TASK_FLAGS) & PF_KTHREAD;
 }
 
+// Only what threads do that deal with each other can be work in store (causal/analysis/per_visit.py).
+static __always_inline void link_threads(struct thread *a, struct thread *b)
+{
+	if (!(a->flags & F_LINKED))
+		__sync_fetch_and_or(&a->flags, F_LINKED);
+	if (!(b->flags & F_LINKED))
+		__sync_fetch_and_or(&b->flags, F_LINKED);
+}
+
 static __always_inline void count_outside_waker(void)
 {
 	// Kernel threads (ksoftirqd, kworkers) may act for the target; their share belongs in the report.
@@ -95,6 +104,21 @@ static __always_inline void settle_peer(struct thread *b, struct clock *c, struc
 	}
 }
 
+// With more cores nobody would hold up a thread.
+static __always_inline bool queues_are_selected(struct experiment *x)
+{
+	return x->waits == WAITS_BY_CLASS && x->region == WAIT_RUNQUEUE;
+}
+
+// The wait for a core at the end of a pause is like any other (rule 9), but there only because of us: it is not reported.
+static __always_inline void begin_queueing(struct thread *t, struct clock *c, struct experiment *x, u64 now)
+{
+	if (!queues_are_selected(x))
+		return;
+	begin_wait(t, WAIT_RUNQUEUE, 0, c, x, now);
+	t->wait_class = WAIT_NONE;
+}
+
 TRACEPOINT_PROBE(sched, sched_waking)
 {
 	u32 tid = args->pid;
@@ -114,16 +138,24 @@ TRACEPOINT_PROBE(sched, sched_waking)
 	sync_thread(b, x);
 	if (in_pause(b)) {
 		credit_pause(b, now); // rule 9
+		begin_queueing(b, c, x, now);
 	} else {
+		u64 granted = end_wait(b, c, x, now);
+
+		begin_wait(b, WAIT_RUNQUEUE, b->wait_place, c, x, now);
 		set_runnable(b, c);
 		a = acts_itself(core) ? current_thread(c, x) : NULL;
 		if (a && a != b) {
 			count(C_WAKES_TARGET, 1);
+			link_threads(a, b);
 			settle_cost(b, a->cost, now);
+			// What a thread of the target ends shrinks when that thread gets faster, and only then: nothing is
+			// granted for it.
 			debt = debt_after_wake(b, debt_to_hand_on(a, c), c, now);
 			b->local = c->granted - debt;
 		} else {
 			count_outside_waker(); // rule 5: no credit, it owes what G grew
+			b->local += granted;
 			if (!a && may_be_a_peer(core))
 				settle_peer(b, c, x, now);
 		}
@@ -136,14 +168,16 @@ TRACEPOINT_PROBE(sched, sched_waking)
 
 static __always_inline void leave_core(struct thread *a, long state, struct core *core, struct clock *c, struct experiment *x, u64 now)
 {
-	bool preempted = state == 0 || (state & 0x100); // TASK_REPORT_MAX stands for a preempted runner
+	bool preempted = is_preempted(state);
 
 	core_stops(core, now);
 	if (in_pause(a))
 		core_was_busy(a, c, x, now);
 	if (preempted) {
-		if (in_pause(a))
+		if (in_pause(a)) {
 			credit_pause(a, now);
+			begin_queueing(a, c, x, now);
+		}
 		a->queue_ns = now;
 		a->queue_clock = c->granted;
 	} else if (!in_pause(a)) {
@@ -184,16 +218,19 @@ static __always_inline s64 debt_after_queue(struct thread *b, struct core *core,
 	return debt;
 }
 
-static __always_inline void enter_core(struct thread *b, bool held, bool idle, struct core *core, struct clock *c, u64 now)
+static __always_inline void enter_core(struct thread *b, bool held, bool idle, struct core *core, struct clock *c, struct experiment *x, u64 now)
 {
+	u64 granted = end_wait(b, c, x, now);
+
 	if (in_pause(b) && idle && b->queue_ns) {
 		// Rule 9 with its exception: a core that had to be woken from idleness for the pausing thread alone is a
 		// cost of the pause, not a wait for others.
 		b->pause_seg = b->queue_ns;
 	} else {
 		// A debt below zero is the credit of a pause that took too long: it is kept, here and at wakeups.
-		if (b->queue_ns && held && now > b->queue_ns + QUEUE_NOISE_NS)
+		if (b->queue_ns && held && now > b->queue_ns + QUEUE_NOISE_NS && !queues_are_selected(x))
 			b->local = c->granted - debt_after_queue(b, core, c, now);
+		b->local += granted;
 		if (in_pause(b))
 			b->pause_seg = now;
 	}
@@ -224,6 +261,8 @@ static __always_inline bool switch_out(u32 tid, long state, u64 now)
 		return false;
 	sync_thread(t, x);
 	leave_core(t, state, core, c, x, now);
+	if (!in_pause(t))
+		note_wait(t, state, c, x, now);
 	return true;
 }
 
@@ -260,7 +299,7 @@ static __always_inline bool switch_in(u32 tid, bool held, bool idle, u64 now)
 	count_outside(core, now);
 	core->outside_ns = 0;
 	core_wakes(core, c, now);
-	enter_core(t, held, idle, core, c, now);
+	enter_core(t, held, idle, core, c, x, now);
 	return true;
 }
 
@@ -278,17 +317,65 @@ static __always_inline void end_abandoned_window(void)
 	count(C_ABANDONED, 1);
 }
 
-TRACEPOINT_PROBE(sched, sched_switch)
+// As with samples, several programs: where the thread that leaves is in its code, then what that means.
+BPF_PROG_ARRAY(switch_stages, 2);
+
+// What the programs hand on: bcc declares the tracepoint's arguments for one of them only.
+struct change {
+	s64 state; // of the thread that leaves
+	u32 from, to;
+};
+BPF_PERCPU_ARRAY(changes, struct change, 1);
+
+int unwind_at_switch(void *ctx)
+{
+	int zero = 0;
+	struct stack *stack = stacks.lookup(&zero);
+
+	if (!stack)
+		return 0;
+	if (unwind_some(stack))
+		switch_stages.call(ctx, STAGE_UNWIND);
+	switch_stages.call(ctx, STAGE_SETTLE);
+	return 0;
+}
+
+int settle_switch(void *ctx)
 {
 	u64 now = bpf_ktime_get_ns();
+	int zero = 0;
+	struct change *change = changes.lookup(&zero);
 	bool held = true; // an idle core counts as held by the target: it idled through a pause
 
-	if (args->prev_pid == PROFILER && (args->prev_state & STATE_STOPPED_OR_TRACED))
+	if (!change)
+		return 0;
+	if (change->from == PROFILER && (change->state & STATE_STOPPED_OR_TRACED))
 		end_abandoned_window();
-	if (args->prev_pid)
-		held = switch_out(args->prev_pid, args->prev_state, now);
-	if (!args->next_pid || !switch_in(args->next_pid, held, !args->prev_pid, now))
-		leave_to_others(now, !args->next_pid);
+	if (change->from)
+		held = switch_out(change->from, change->state, now);
+	if (!change->to || !switch_in(change->to, held, !change->from, now))
+		leave_to_others(now, !change->to);
+	return 0;
+}
+
+TRACEPOINT_PROBE(sched, sched_switch)
+{
+	int zero = 0;
+	struct stack *stack = stacks.lookup(&zero);
+	struct change *change = changes.lookup(&zero);
+
+	if (!stack)
+		return 0;
+	if (!change)
+		return 0;
+	change->state = args->prev_state;
+	change->from = args->prev_pid;
+	change->to = args->next_pid;
+	if (needs_stack(stack, false)) {
+		unwind_from_entry(stack);
+		switch_stages.call(args, STAGE_UNWIND);
+	}
+	switch_stages.call(args, STAGE_SETTLE);
 	return 0;
 }
 
@@ -322,6 +409,7 @@ static __always_inline void forget_thread(u32 tid)
 	if (!t || !c)
 		return;
 	clear_runnable(t, c);
+	uncount(__sync_lock_test_and_set(&t->waits_in, 0));
 	release_answer(t, tid);
 	threads.delete(&tid);
 	thread_regions.delete(&tid);

@@ -55,7 +55,11 @@ struct stack {
 	u32 guessed;                    // frames left by their frame pointer
 	u32 ending;
 	u32 space;
-	u32 region;                     // of the innermost frame in scope
+	u32 sample;                     // not a wait
+	u32 selected;
+	u32 region;
+	u32 caller;                     // the next frame in scope above
+	u64 look;
 };
 
 // Neighbouring frames are often in the same module.
@@ -247,10 +251,38 @@ static __always_inline void count_ending(struct stack *k)
 		count(C_TRUNCATED, 1);
 }
 
-// Prepares for unwinding from these registers, in the address space of this number.
-static __always_inline void begin_unwinding(struct stack *k, u32 space, u64 ip, u64 sp, u64 bp)
+// Whether anybody asks for the stack of the current thread now; `region` is 0 then.
+static __always_inline bool needs_stack(struct stack *k, bool sample)
 {
-	k->space = space;
+	u64 id = bpf_get_current_pid_tgid();
+	u32 tid = id, tgid = id >> 32;
+	struct process *p = processes.lookup(&tgid);
+	struct experiment *x = the_experiment();
+	struct thread *t;
+
+	k->region = 0;
+	k->caller = 0;
+	if (!p || p->only_clock || p->region)
+		return false;
+	if (!x || x->waits == WAITS_BY_CALL)
+		return false;
+	if (thread_regions.lookup(&tid))
+		return false;
+	t = threads.lookup(&tid);
+	if (t && in_pause(t))
+		return false;
+	k->space = p->space;
+	k->sample = sample;
+	k->selected = x->region;
+#if ATTRIBUTION == BY_ANY_FRAME
+	k->look = bpf_ktime_get_ns() << 8 | (bpf_get_smp_processor_id() & 255);
+#endif
+	return true;
+}
+
+// Unwinding begins at these registers.
+static __always_inline void unwind_from(struct stack *k, u64 ip, u64 sp, u64 bp)
+{
 	k->at = ip;
 	k->sp = sp;
 	k->bp = bp;
@@ -259,18 +291,34 @@ static __always_inline void begin_unwinding(struct stack *k, u32 space, u64 ip, 
 	k->exact = 1;
 	k->frames = 0;
 	k->guessed = 0;
-	k->region = 0;
 	k->ending = E_RUNNING;
 }
 
 // The same from where the thread entered the kernel: in a system call, an interrupt or a fault.
-static __always_inline void begin_unwinding_current(struct stack *k, u32 space)
+static __always_inline void unwind_from_entry(struct stack *k)
 {
-	u64 regs = (u64)bpf_task_pt_regs((void *)bpf_get_current_task_btf());
+	unwind_from(k, saved_register(__builtin_offsetof(struct pt_regs, ip)),
+		    saved_register(__builtin_offsetof(struct pt_regs, sp)),
+		    saved_register(__builtin_offsetof(struct pt_regs, bp)));
+}
 
-	begin_unwinding(k, space, task_word(regs, __builtin_offsetof(struct pt_regs, ip)),
-			task_word(regs, __builtin_offsetof(struct pt_regs, sp)),
-			task_word(regs, __builtin_offsetof(struct pt_regs, bp)));
+// The innermost frame in scope decides; BY_ANY_FRAME the selected region does if it is anywhere in the stack, and each
+// region in the stack of a sample is counted.
+static __always_inline void attribute(struct stack *k, u32 region)
+{
+	if (!region)
+		return;
+#if ATTRIBUTION == BY_ANY_FRAME
+	if (k->sample)
+		count_frame(region, k->look);
+	if (!k->region || region == k->selected)
+		k->region = region;
+#else
+	if (!k->region)
+		k->region = region;
+	else if (!k->caller)
+		k->caller = region;
+#endif
 }
 
 static __always_inline void unwind_frame(struct stack *k, struct space *s)
@@ -283,12 +331,11 @@ static __always_inline void unwind_frame(struct stack *k, struct space *s)
 		return;
 	}
 	enter_mapping(k, ip, s);
-	if (!frame && k->mapping == NO_MAPPING)
+	if (!frame && k->sample && k->mapping == NO_MAPPING)
 		count(C_UNMAPPED, 1);
 	k->ip[frame] = ip;
 	k->frames = frame + 1;
-	if (!k->region)
-		k->region = region_in(k->mapping, ip); // the innermost frame in scope decides
+	attribute(k, region_in(k->mapping, ip));
 	if (leave_frame(k, ip))
 		k->ending = k->at ? E_RUNNING : E_BOTTOM;
 }
@@ -308,7 +355,8 @@ static __always_inline bool unwind_some(struct stack *k)
 	for (i = 0; i < FRAMES_AT_ONCE; i++) {
 		unwind_frame(k, s);
 		if (k->ending != E_RUNNING) {
-			count_ending(k);
+			if (k->sample)
+				count_ending(k);
 			return false;
 		}
 	}

@@ -177,7 +177,7 @@ class _Attachment:
         run = base.experiments(base.target.alive, lambda: sum(throttled_periods(process.pid) for process in roots))
         duration_s = self.options.duration_s
         reason = run.run(None if duration_s is None else round(duration_s * 1e9))
-        base.finish(reason, None, run.pairs)
+        base.finish(reason, None, run.pairs, run.notes())
         base.engine.close()
         base.report(self.options.output)
         return Outcome(self.options.output, reason, None)

@@ -35,15 +35,19 @@ def combine(profiles: Sequence[Profile]) -> Profile:
     points = {point.name: point for profile in profiles for point in profile.header.progress_points}
     regions: dict[str, Region] = {}
     samples: Counter[str] = Counter()
+    waits: dict[str, Counter[str]] = {}
     for profile in profiles:
         for region in profile.regions:
             regions.setdefault(region.name, region)
         samples.update(profile.samples)
+        for region_name, classes in profile.waits.items():
+            waits.setdefault(region_name, Counter()).update(classes)
     return Profile(
         header=replace(first.header, progress_points=tuple(points.values())),
         regions=tuple(regions.values()),
         windows=tuple(_windows(profiles)),
         samples=dict(samples),
+        waits=waits,
         startup_ns=first.startup_ns,
         runtime_ns=sum(profile.runtime_ns or 0 for profile in profiles),
         end=_end([profile.end for profile in profiles]),

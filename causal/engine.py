@@ -15,6 +15,7 @@ import re
 import signal
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,8 @@ from causal.errors import CausalError
 from causal.perf_events import CpuClock, online_cpus, spread_periods
 from causal.unwind.modules import Memory
 from causal.unwind.rules import ROW_DTYPE
-from causal.windows import Arm, EngineOptions, PointReading, WindowPlan, WindowReading
+from causal.waiting import CLASS_BITS, WaitClass, WaitMode, Waits, by_region
+from causal.windows import Arm, Attribution, EngineOptions, PointReading, WindowPlan, WindowReading
 
 BPF_DIRECTORY = Path(__file__).resolve().parent.parent / "bpf"
 PAUSE_SIGNAL = signal.SIGURG
@@ -67,6 +69,7 @@ class _Loaded:
     ranges: npt.NDArray[Any]
     region_samples: npt.NDArray[np.uint64]
     unwind: Memory
+    waiting: npt.NDArray[np.uint64]
     maps: list[mmap.mmap] = field(default_factory=list)
 
 
@@ -144,6 +147,7 @@ class Engine:
         self._generation = 0
         self._open_start: Any = None
         self._wandered_s = 0.0
+        self.wait_mode = WaitMode.NONE
         self.sample_cost_ns = 0  # what a tick costs the thread it interrupts; see causal/calibration.py
         self._loaded: _Loaded | None = None
 
@@ -155,8 +159,11 @@ class Engine:
 
     # --- loading -----------------------------------------------------------------------------------------------------
 
-    def load(self, points: int = 0) -> None:
-        """Compile, load and attach everything but progress points; `points` is how many of those there will be."""
+    def load(self, points: int = 0, wait_mode: WaitMode = WaitMode.NONE) -> None:
+        """Compile, load and attach everything but progress points; `points` is how many of those there will be.
+
+        `wait_mode`: which waits belong to the regions.
+        """
         if points > self.options.max_points:
             raise CausalError(
                 f"{points} progress points are more than {self.options.max_points}", "name the ones that matter most"
@@ -178,8 +185,11 @@ class Engine:
                 pages=map_array(bpf, "unwind_pages", UNWIND_PAGE, self.options.max_unwind_pages, maps),
                 modules=map_array(bpf, "unwind_modules", UNWIND_MODULE, self.options.max_unwind_modules, maps),
             ),
+            waiting=map_array(bpf, "waiting", np.dtype("<u8"), self.options.max_regions, maps),
             maps=maps,
         )
+        self.wait_mode = wait_mode
+        self.stop()  # so that waits are counted from now on where they belong
         self._attach_samplers(bpf)
 
     def _compile(self, source: str) -> Any:
@@ -208,6 +218,10 @@ class Engine:
             "MAX_RANGES": options.max_ranges,
             "MAX_MAPPINGS": options.max_mappings,
             "MAX_SPACES": options.max_spaces,
+            "MAX_WAITS": options.max_waits,
+            "MAX_SITES": options.max_sites,
+            "FIRST_SITE": options.max_regions - options.max_sites,
+            "ATTRIBUTION": int(options.attribution),
             "MAX_POINTS": options.max_points,
             "MAX_CALLS": options.max_calls,
             "MAX_FRAMES": options.max_frames,
@@ -228,6 +242,12 @@ class Engine:
         return ["-Wno-everything", *(f"-D{name}={value}" for name, value in defines.items())]
 
     def _attach_hooks(self, bpf: Any) -> None:
+        for table, kind, names in (
+            ("stages", bpf.PERF_EVENT, ("unwind_sample", "count_sample")),
+            ("switch_stages", bpf.TRACEPOINT, ("unwind_at_switch", "settle_switch")),
+        ):
+            for number, name in enumerate(names):
+                bpf[table][ctypes.c_int(number)] = ctypes.c_int(bpf.load_func(name, kind).fd)
         bpf.attach_raw_tracepoint(tp="sys_exit", fn_name="on_sys_exit")
         bpf.attach_raw_tracepoint(tp="sys_enter", fn_name="on_sys_enter")
         known = {line.strip() for line in (_tracefs() / "available_events").read_text().splitlines()}
@@ -248,8 +268,6 @@ class Engine:
 
     def _attach_samplers(self, bpf: Any) -> None:
         program = bpf.load_func("on_sample", bpf.PERF_EVENT)
-        for number, name in enumerate(("unwind_sample", "count_sample")):
-            bpf["stages"][ctypes.c_int(number)] = ctypes.c_int(bpf.load_func(name, bpf.PERF_EVENT).fd)
         for cpu, period_ns in zip(self.cpus, spread_periods(self.options.period_ns, len(self.cpus)), strict=True):
             self._clocks.append(CpuClock(cpu, period_ns, program.fd))
 
@@ -393,6 +411,8 @@ class Engine:
         """Forget all threads and what was counted, as if just loaded."""
         bpf = self._kernel.bpf
         bpf["threads"].clear()
+        bpf["waits"].clear()
+        self._kernel.waiting[:] = 0
         bpf["clocks"][ctypes.c_int(0)] = bpf["clocks"].Leaf()
         for i in range(len(self._counter_names)):
             bpf["counters"][ctypes.c_int(i)] = ctypes.c_uint64(0)
@@ -410,8 +430,8 @@ class Engine:
         end = start + plan.length_ns
         self._plan = plan
         self._publish(
-            base=clock_state.granted, cost_base=clock_state.cost, began_ns=now,
-            deadline_ns=end + 4 * self.options.period_ns, edges=(start, start + plan.length_ns // 2, end), plan=plan,
+            clock_state, began_ns=now, deadline_ns=end + 4 * self.options.period_ns,
+            edges=(start, start + plan.length_ns // 2, end), plan=plan,
         )  # fmt: skip
         for clock in self._clocks:
             # A phase of its own for each core and window.
@@ -419,17 +439,16 @@ class Engine:
             clock.start()
         return end
 
-    def _publish(
-        self, base: int, cost_base: int, began_ns: int, deadline_ns: int, edges: Sequence[int], plan: WindowPlan
-    ) -> None:
+    def _publish(self, state: Any, began_ns: int, deadline_ns: int, edges: Sequence[int], plan: WindowPlan) -> None:
         table = self._kernel.bpf["experiments"]
         self._generation += 1
         leaf = table.Leaf()
         leaf.generation = self._generation
-        leaf.base, leaf.cost_base, leaf.began_ns, leaf.deadline_ns = base, cost_base, began_ns, deadline_ns
+        leaf.base, leaf.cost_base, leaf.waited_base = state.granted, state.cost, state.waited
+        leaf.began_ns, leaf.deadline_ns = began_ns, deadline_ns
         leaf.edge_ns[:] = list(edges)
         leaf.arm, leaf.region, leaf.permille = int(plan.arm), plan.region, round(plan.speedup * 1000)
-        leaf.sample_cost_ns = self.sample_cost_ns
+        leaf.sample_cost_ns, leaf.waits = self.sample_cost_ns, int(self.wait_mode)
         table[ctypes.c_int(self._generation & 1)] = leaf
         self._kernel.bpf["generation"][ctypes.c_int(0)] = ctypes.c_uint64(self._generation)
 
@@ -442,7 +461,7 @@ class Engine:
         far = 1 << 62
         state = self._kernel.bpf["clocks"][0]
         now = time.monotonic_ns()
-        self._publish(state.granted, state.cost, now, now + plan.length_ns, (far, far, far), plan)
+        self._publish(state, now, now + plan.length_ns, (far, far, far), plan)
         self.tick(True)
 
     def extend(self, length_ns: int) -> None:
@@ -474,7 +493,7 @@ class Engine:
         clock_state = self._kernel.bpf["clocks"][0]
         far = 1 << 62
         off = WindowPlan(Arm.OFF, 0, 0, 0, 0)
-        self._publish(clock_state.granted, clock_state.cost, time.monotonic_ns(), 0, (far, far, far), off)
+        self._publish(clock_state, time.monotonic_ns(), 0, (far, far, far), off)
 
     def poll(self) -> WindowReading | None:
         """The reading of the window that `begin` started, None while it is not over."""
@@ -518,6 +537,24 @@ class Engine:
     def region_samples(self) -> npt.NDArray[np.uint64]:
         """Samples by region id since loading (a copy)."""
         return self._kernel.region_samples.copy()
+
+    def sites(self) -> dict[int, tuple[int, int]]:
+        """Call sites seen since loading: region id -> (region, region of the next frame in scope above it, or 0)."""
+        if self.options.attribution is not Attribution.CALL_SITE:
+            return {}
+        return {number.value: (key.region, key.caller) for key, number in self._kernel.bpf["sites"].items()}
+
+    def waits(self) -> Waits:
+        """Thread time off the CPU since loading, of waits that are over."""
+        found = {}
+        for key, spent in self._kernel.bpf["waits"].items():
+            place, kind = divmod(key.value, 1 << CLASS_BITS)
+            found[place, WaitClass(kind)] = int(spent.value)
+        return found
+
+    def region_waits(self) -> Counter[int]:
+        """Thread time (ns) that each region has waited since loading, as far as a virtual speedup shortens it."""
+        return by_region(self.waits(), self.wait_mode)
 
     def pause_errors(self) -> list[int]:
         """Histogram of |debt| at the end of pauses; bucket i counts those below 2**(i+1) ns."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from causal.activity import RecentActivity
 from causal.planning import Lengths, Pair, Planner, stretch
 from causal.profile import Arm as ArmName
 from causal.profile import ProfileWriter, Visits, Window
@@ -45,6 +46,7 @@ class Kernel(Protocol):
     def poll(self) -> WindowReading | None: ...
     def stop(self) -> None: ...
     def region_samples(self) -> npt.NDArray[np.uint64]: ...
+    def region_waits(self) -> Mapping[int, int]: ...
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,7 @@ class Experiments:
         self._running: dict[int, _Running] = {}
         self._started_ns = self.world.now_ns()
         self._duration_ns: int | None = None
-        self._samples_before: npt.NDArray[np.uint64] | None = None
-        self._recent: dict[int, float] = {}
+        self.activity = RecentActivity(self.kernel, self.world.now_ns)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -135,7 +136,7 @@ class Experiments:
         for length in (_LOOK_NS, 2 * _LOOK_NS, 4 * _LOOK_NS):
             if self._ended() is None:
                 self._plain(length)
-            if self._recent and all(self.lengths.rates.get(point) for point in self.points):
+            if self.activity.weights and all(self.lengths.rates.get(point) for point in self.points):
                 return
 
     def _fit_budget(self) -> None:
@@ -161,19 +162,18 @@ class Experiments:
     def _shares(self) -> dict[int, int]:
         return {
             region: round(1000 * weight)
-            for region, weight in self._recent.items()
-            if not self.only or self.table.matches(self.table.region(region), self.only)
+            for region, weight in self.activity.weights.items()
+            if region in self.table and region not in self.activity.crowds
+            and (not self.only or self.table.matches(self.table.region(region), self.only))
         }
 
-    def _update_shares(self) -> None:
-        samples = self.kernel.region_samples()
-        before = self._samples_before if self._samples_before is not None else np.zeros_like(samples)
-        fresh = samples - before
-        self._samples_before = samples
-        for region in self._recent:
-            self._recent[region] *= 0.8
-        for found in np.flatnonzero(fresh):
-            self._recent[int(found)] = self._recent.get(int(found), 0.0) + float(fresh[found])
+    def notes(self) -> tuple[str, ...]:
+        """What the report must say about these experiments."""
+        return tuple(
+            f"{self.table.region(region).name} was not tried: {at_once:.0f} threads wait there at once, and "
+            "virtual time would nearly stand still"
+            for region, at_once in self.activity.crowds.items()
+        )
 
     # --- windows -----------------------------------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class Experiments:
             left_s = (end_ns - self.world.now_ns()) / 1e9
             self.world.sleep(min(_REFRESH_S, max(left_s, 0.002)))
             self.world.refresh()
-        self._update_shares()
+        self.activity.update()
         return replace(reading, counters={**reading.counters, "steal_ns": self.world.stolen() - stolen_ns})
 
     def _learn(self, arm: Arm, pair: Pair, reading: WindowReading) -> None:
@@ -265,7 +265,7 @@ class Experiments:
         if not self.points or any(readings[arm].counters.get("spins") for arm in (Arm.TREATED, Arm.PLACEBO)):
             return
         work = [
-            readings[arm].counters.get("others_ns", 0) / max(readings[arm].points[0].visits, 1)
+            readings[arm].counters.get("linked_ns", 0) / max(readings[arm].points[0].visits, 1)
             for arm in (Arm.TREATED, Arm.PLACEBO)
         ]
         if min(work) > 0 and min(readings[arm].points[0].visits for arm in (Arm.TREATED, Arm.PLACEBO)) >= 10:
@@ -322,9 +322,7 @@ def busy_cpus(reading: WindowReading) -> float:
 
 def region_record(region: Region) -> RegionRecord:
     """A region as the profile keeps it."""
-    return RegionRecord(
-        region.name, region.unit, region.binary or None, region.source or None, region.function or None
-    )
+    return RegionRecord(region.name, region.unit, region.binary or None, region.source or None, region.function or None)
 
 
 def window_record(
@@ -370,7 +368,8 @@ def audit(counters: Mapping[str, int]) -> dict[str, Any]:
         "pauses": "pauses", "pause_capped": "capped", "placebo_ns": "placebo_ns", "unregistered": "unregistered",
         "blocked_mask": "blocked_mask", "small_stack": "small_stack", "forbidden": "forbidden",
         "wakes_target": "wakes_target", "wakes_outside": "wakes_outside", "core_debts": "core_debts",
-        "idle_ns": "idle_ns", "idle_paid_ns": "idle_paid_ns", "others_ns": "others_ns", "ahead_ns": "ahead_ns",
+        "idle_ns": "idle_ns", "idle_paid_ns": "idle_paid_ns", "others_ns": "others_ns", "linked_ns": "linked_ns",
+        "ahead_ns": "ahead_ns",
         "outside_ns": "outside_ns", "steal_ns": "steal_ns",
         "spins": "spins", "answered_ns": "answered_ns", "wakes_peer": "wakes_peer",
         "selected": "exempted_samples",

@@ -23,6 +23,7 @@ LADDERS: tuple[tuple[int, ...], ...] = ((25, 50, 75, 100), tuple(range(10, 101, 
 PAIRS_PER_LEVEL = 4
 PAIRS_FOR_A_VERDICT = 6
 _FIRST_CHECKS = range(3)
+_MOST_LOG = 1.5
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,9 @@ class Lengths:
         """`ratio`: other work per visit, treated against placebo. Unless it is 1, queues still fill or drain, which the
         halves of a window need not show: its windows settle for longer."""
         if ratio > 0:
-            self._settle_longer_if(self._stores[region], math.log(ratio), 0.06, region)
+            # Cut off, lest one extreme value hides in its own spread what all of them agree on.
+            log = max(-_MOST_LOG, min(math.log(ratio), _MOST_LOG))
+            self._settle_longer_if(self._stores[region], log, 0.06, region)
 
     def _settle_longer_if(self, seen: list[float], value: float, notable: float, region: int) -> None:
         """When the mean of what was seen is not 0 for sure."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -129,7 +130,8 @@ class End:
 @dataclass(frozen=True, slots=True)
 class Profile:
     """A whole profile in memory. `samples` maps regions to their samples over the run; `truncated` says that the
-    last record was cut off. `path` is where it was read from, or empty; `settled` has the rule by region left early."""
+    last record was cut off. `path` is where it was read from, or empty; `settled` has the rule by region left early;
+    `waits`: region ("" for code in none) -> class of wait -> thread time in ns."""
 
     header: Header
     regions: tuple[Region, ...] = ()
@@ -141,6 +143,7 @@ class Profile:
     truncated: bool = False
     path: str = ""
     settled: Mapping[str, str] = field(default_factory=dict)
+    waits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 class ProfileWriter:
@@ -224,6 +227,10 @@ class ProfileWriter:
         """Records the samples of a region over the whole run."""
         self._write({"type": "samples", "location": region, "count": count})
 
+    def waits(self, region: str, classes_ns: Mapping[str, int]) -> None:
+        """Records how long the threads waited in a region over the whole run, by class of wait."""
+        self._write({"type": "waits", "location": region, "classes": dict(classes_ns)})
+
     def end(self, end: End) -> None:
         """Writes the last record."""
         self._write(
@@ -305,6 +312,7 @@ class ProfileReader:
         self._regions: dict[str, Region] = {}
         self._windows: list[Window] = []
         self._samples: dict[str, int] = {}
+        self._waits: dict[str, Counter[str]] = {}
         self._times: dict[str, int] = {}
         self._settled: dict[str, str] = {}
         self._end: End | None = None
@@ -328,6 +336,7 @@ class ProfileReader:
             truncated=self._truncated,
             path=self._name,
             settled=self._settled,
+            waits=self._waits,
         )
 
     def _read_header(self) -> Header:
@@ -378,6 +387,9 @@ class ProfileReader:
         elif kind == "samples":
             location = str(record["location"])
             self._samples[location] = self._samples.get(location, 0) + int(record["count"])
+        elif kind == "waits":
+            classes = {str(name): int(spent_ns) for name, spent_ns in record["classes"].items()}
+            self._waits.setdefault(str(record["location"]), Counter()).update(classes)
         elif kind in ("startup", "runtime"):
             self._times[kind] = int(record["time"])
         elif kind == "settled":

@@ -16,8 +16,8 @@ import heapq
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -31,6 +31,7 @@ from causal.symbols.functions import FunctionTable
 from causal.symbols.libraries import library_matches
 from causal.symbols.lines import SourceLines
 from causal.symbols.nearest import near_names
+from causal.waiting import CALL_REGIONS, WaitClass
 
 RANGE_DTYPE = np.dtype([("start", "<u8"), ("end", "<u8"), ("region", "<u4"), ("pad", "<u4")])
 NO_REGION = 0
@@ -84,8 +85,8 @@ class Scope:
 
 
 class RegionTable:
-    """The regions of one run, all of one unit: "line", "file", "function", "module" or "thread". Ids are dense and
-    never change.
+    """The regions of one run, all of one unit: "line", "file", "function", "module", "thread", "process", "wait" or
+    "syscall". Ids are dense and never change.
 
     `max_ranges` is the size of the kernel's table; going beyond raises CausalError.
     """
@@ -98,6 +99,7 @@ class RegionTable:
         self._by_line: dict[tuple[str, int], Region] = {}
         self._source_names: dict[str, str] = {}  # short name -> path
         self._plain: list[str] = []  # names before they were told apart
+        self._sites: dict[int, tuple[Region, Region]] = {}  # id -> itself, the region whose call site it is
         self._parts: list[NDArray[np.void]] = []
         self._slices: dict[str, tuple[int, int]] = {}
         self._size = 0
@@ -106,10 +108,16 @@ class RegionTable:
         return len(self._regions)
 
     def __iter__(self) -> Iterator[Region]:
-        return iter(self._regions)
+        yield from self._regions
+        yield from (site for site, _ in self._sites.values())
+
+    def __contains__(self, region_id: int) -> bool:
+        return region_id in self._sites or 1 <= region_id <= len(self._regions)
 
     def region(self, region_id: int) -> Region:
         """The region with this id. Raises KeyError for 0 and for ids never given."""
+        if region_id in self._sites:
+            return self._sites[region_id][0]
         if not 1 <= region_id <= len(self._regions):
             raise KeyError(region_id)
         return self._regions[region_id - 1]
@@ -199,6 +207,25 @@ class RegionTable:
         self._add_ranges(path, start, end, np.array([region.id], np.uint32))
         return region
 
+    def add_site(self, region_id: int, region: int, caller: int) -> None:
+        """Make a region as called from another (0: from nothing in scope) a region; known ones are passed over."""
+        if region_id in self._sites:
+            return
+        inner = self.region(region)
+        name = f"{inner.name} from {self.region(caller).name}" if caller else inner.name
+        self._sites[region_id] = replace(inner, id=region_id, name=name), inner
+
+    def add_waits(self) -> None:
+        """Make the classes of waits the regions (unit `wait`); their ids are those of the kernel side."""
+        for kind in WaitClass:
+            self._new_region(kind.label, "", kind.label)
+
+    def add_calls(self, names: Mapping[int, str]) -> None:
+        """Make system calls the regions (unit `syscall`), by their names: number n gets the id n + 1."""
+        for number in range(CALL_REGIONS):
+            name = names.get(number, f"system call {number}")
+            self._new_region(name, "", name)
+
     def region_for_thread(self, label: str) -> Region:
         """The region of all threads with this label, made at its first use."""
         return self._by_name.get(label) or self._new_region(label, "", label)
@@ -216,12 +243,19 @@ class RegionTable:
         return [chosen[region_id] for region_id in sorted(chosen)]
 
     def matches(self, region: Region, patterns: Sequence[str]) -> bool:
-        """Whether any pattern means this region: its name, a glob, or its name without parameters or `@file`."""
+        """Whether any pattern means this region: its name, a glob, or its name without parameters or `@file`.
+
+        A call site is also meant by what means the region that is called.
+        """
+        if region.id in self._sites and self.matches(self._sites[region.id][1], patterns):
+            return True
         for pattern in patterns:
             if pattern == region.name or fnmatch.fnmatchcase(region.name, pattern):
                 return True
             if self.unit == "module" and library_matches(pattern, region.binary):
                 return True
+            if region.id in self._sites:
+                continue
             if self.unit == "function" and _matches_function(pattern, self._plain[region.id - 1]):
                 return True
             if region.source and _matches_source(pattern, region):

@@ -68,7 +68,7 @@ class Repetitions:
 
     def _execute(self, arm: Arm, region: int, level: float) -> tuple[Child, WindowReading | None]:
         self._report(arm, region, level)
-        before = self.engine.region_samples()
+        before, waited = self.engine.region_samples(), self.engine.region_waits()
         self.engine.begin_open(WindowPlan(arm, region, level, 0, _HEARTBEAT_NS))
         child = self.start()
         while child.poll() is None and not self.interrupted():
@@ -81,6 +81,9 @@ class Repetitions:
         fresh = self.engine.region_samples() - before
         for found in np.flatnonzero(fresh):
             self._shares[int(found)] = self._shares.get(int(found), 0) + int(fresh[found])
+        for waiting, spent_ns in self.engine.region_waits().items():
+            at_most_ns = min(spent_ns - waited.get(waiting, 0), reading.wall_ns)
+            self._shares[waiting] = self._shares.get(waiting, 0) + at_most_ns // self.engine.options.period_ns
         return child, None if child.status is None else reading
 
     def _record(self, arm: Arm, pair: Pair, reading: WindowReading) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from causal import waiting
 from causal.errors import CausalError, UsageError
 from causal.project import ProjectScope
 from causal.regions import CODE_UNITS, RegionTable, Scope
 from causal.symbols.debugfile import find_debug_path
 from causal.symbols.elf import Binary
+from causal.windows import Attribution
 
 if TYPE_CHECKING:
     from causal.recording import RecordingOptions
 
-UNITS = (*CODE_UNITS, "module", "thread", "process")
+UNITS = (*CODE_UNITS, "module", "thread", "process", *waiting.UNITS)
 
 
 def check_unit(unit: str | None) -> None:
@@ -38,10 +40,41 @@ def find_regions(
     elif unit == "module":
         for path in filter(scope.includes, known):
             table.add_module(path)
+    elif unit == "wait":
+        table.add_waits()
+    elif unit == "syscall":
+        table.add_calls(system_calls())
+    _check_attribution(options, unit)
     only = None
-    if options.only and unit in CODE_UNITS:
+    if options.only and unit in (*CODE_UNITS, *waiting.UNITS) and not by_site(options):
         only = frozenset(region.id for region in table.select(options.only))
+        if unit == "wait" and waiting.WaitClass.LOCK in only:
+            raise UsageError(
+                "lock waits are counted, but not sped up: each is as long as others hold the lock",
+                "speed up the code that holds it: --unit line or function",
+            )
     return scope, table, only
+
+
+def by_site(options: RecordingOptions) -> bool:
+    """Whether regions are split by their call sites, which turn up while the target runs."""
+    return options.attribution is Attribution.CALL_SITE
+
+
+def _check_attribution(options: RecordingOptions, unit: str) -> None:
+    if options.attribution is not Attribution.INNERMOST and unit not in (*CODE_UNITS, "module"):
+        name = "--callers" if by_site(options) else "--inclusive"
+        hint = "choose --unit line, file, function or module"
+        raise UsageError(f"{name} is about code, which the unit {unit} is not", hint)
+
+
+def system_calls() -> dict[int, str]:
+    """The names of system calls by their numbers on this machine. Raises CausalError without bcc, which knows them."""
+    try:
+        from bcc.syscall import syscalls
+    except ImportError:
+        raise CausalError("the Python package bcc is missing", "sudo apt install python3-bpfcc") from None
+    return {number: name.decode() for number, name in syscalls.items()}
 
 
 def default_unit(mains: Sequence[Binary]) -> str:

@@ -77,6 +77,8 @@ class Target:
         self._add_unwind_tables()
         if self._table.unit == "thread":
             self._label_threads()
+        for number, (region, caller) in self._engine.sites().items():
+            self._table.add_site(number, region, caller)
 
     def without_information(self) -> dict[str, int]:
         """Mappings of which frames had to be left by the frame pointer -> about how many frames, the most first."""

@@ -19,6 +19,14 @@ class Arm(enum.IntEnum):
     DILATION = 4
 
 
+class Attribution(enum.IntEnum):
+    """What of a stack decides about its region; as in bpf/sampler.h."""
+
+    INNERMOST = 0
+    CALL_SITE = 1  # the innermost frame in scope with the next one above it
+    ANY_FRAME = 2
+
+
 @dataclass(frozen=True)
 class EngineOptions:
     """Sizes and thresholds, with defaults for a large program. All times in ns."""
@@ -35,11 +43,14 @@ class EngineOptions:
     max_spaces: int = 1_024
     max_points: int = 16
     max_calls: int = 8_192
+    max_waits: int = 65_536
     max_frames: int = 128
     max_unwind_rows: int = 4_194_304
     max_unwind_pages: int = 262_144
     max_unwind_modules: int = 16_384
     max_answers: int = 8_192
+    max_sites: int = 65_536
+    attribution: Attribution = Attribution.INNERMOST
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from causal.experiment import Status
     from causal.recording import Outcome
     from causal.suggestion import Suggestion
+    from causal.windows import Attribution
 
 
 def declare_measurement(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -29,8 +30,9 @@ def declare_measurement(parser: argparse.ArgumentParser) -> argparse._ArgumentGr
         "NAME=SPEC; repeatable",
     )  # fmt: skip
     what.add_argument(
-        "-u", "--unit", choices=("line", "file", "function", "module", "thread", "process"),
-        help="what is sped up (default: line where there is debug information, else function)",
+        "-u", "--unit", choices=("line", "file", "function", "module", "thread", "process", "wait", "syscall"),
+        help="what is sped up: code, threads, processes, system calls, or waits by class: I/O, lock, runqueue, sleep, "
+        "idle (default: line where there is debug information, else function)",
     )  # fmt: skip
     what.add_argument(
         "-s", "--scope", metavar="PATTERN", action="append", default=[],
@@ -45,6 +47,15 @@ def declare_measurement(parser: argparse.ArgumentParser) -> argparse._ArgumentGr
     what.add_argument(
         "--only", metavar="REGION", action="append", default=[],
         help="try only these regions (names or globs; file.c:10-20 or a function for its lines)",
+    )  # fmt: skip
+    stacks = what.add_mutually_exclusive_group()
+    stacks.add_argument(
+        "--callers", action="store_true",
+        help="split each region by what calls it: 'parse from main.c:12' is worth another gain than 'parse from load'",
+    )  # fmt: skip
+    stacks.add_argument(
+        "--inclusive", action="store_true",
+        help="count a region for all that it calls, not only where it is the innermost one in scope",
     )  # fmt: skip
     what.add_argument(
         "--speedups", type=percents, metavar="LIST",
@@ -109,6 +120,7 @@ def common_options(args: argparse.Namespace, name: str) -> dict[str, Any]:
         "force": args.force,
         "companions": tuple(dict.fromkeys(args.companions)),
         "pauses": args.pauses,
+        "attribution": _attribution(args),
         "engine": EngineOptions(
             max_pause_ns=round(args.max_pause * 1e9),
             max_threads=args.max_threads,
@@ -116,6 +128,14 @@ def common_options(args: argparse.Namespace, name: str) -> dict[str, Any]:
             max_mappings=args.max_mappings,
         ),
     }
+
+
+def _attribution(args: argparse.Namespace) -> Attribution:
+    from causal.windows import Attribution
+
+    if args.callers:
+        return Attribution.CALL_SITE
+    return Attribution.ANY_FRAME if args.inclusive else Attribution.INNERMOST
 
 
 def _default_output(name: str) -> Path:

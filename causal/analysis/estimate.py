@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -75,6 +76,7 @@ def estimate(profile: Profile) -> Analysis:
         dilation=overall,
         shares=_shares(profile),
         rates=_rates(windows, names),
+        waits=_waits(profile),
     )
 
 
@@ -125,7 +127,7 @@ def _judge_all(
     checks = _checks(evidence, overall)
     systematic = [_systematic(item, check) for item, check in zip(evidence, checks, strict=True)]
     fits = [
-        None if item.effects is None else fit_curve(item.effects, error, item.sequential)
+        None if item.effects is None or _never_ran(item) else fit_curve(item.effects, error, item.sequential)
         for item, error in zip(evidence, systematic, strict=True)
     ]
     # One family: the user reads them all in one table, at whatever progress point.
@@ -237,7 +239,7 @@ def _result(
     verdict, explanation = judge(fit, p_value, paced, _why_no_fit(item))
     if phases.applies and measured is not None and verdict in (Verdict.OPTIMISE, Verdict.CONTENTION):
         explanation += f" ({phases_words(measured, phases.factor)})"
-    points = _points(item, systematic, paced, phases)
+    points = _points(item, systematic, paced or _never_ran(item), phases)
     region = _region(profile, item.region)
     result = RegionResult(
         region=item.region,
@@ -247,6 +249,7 @@ def _result(
         progress_point=item.point,
         baseline_rate=_baseline_rate(plain, item),
         cpu_share=cpu_share(profile, item.region),
+        off_cpu_share=off_cpu_share(profile, item.region),
         points=points,
         verdict=verdict,
         explanation=explanation,
@@ -297,7 +300,14 @@ def _widened(gain: Gain, systematic: float) -> Gain:
     return Gain(gain.gain, (low, gain.gain + math.hypot(high - gain.gain, systematic)))
 
 
+def _never_ran(item: _Evidence) -> bool:
+    treated = [window for window in item.windows if window.arm == "treated"]
+    return bool(treated) and not any(window.selected_samples or window.cpus for window in treated)
+
+
 def _why_no_fit(item: _Evidence) -> str:
+    if _never_ran(item):
+        return "it never ran in its experiments, so nothing was sped up"
     pairs = len(item.pairs)
     if pairs < MIN_PAIRS:
         return f"only {pairs} experiment{'' if pairs == 1 else 's'} with this region; run longer or use --only"
@@ -350,6 +360,30 @@ def cpu_share(profile: Profile, region: str) -> float | None:
     own = [window for window in profile.windows if window.region == region and window.samples > 0]
     total = sum(window.samples for window in own)
     return sum(window.selected_samples for window in own) / total if total > 0 else None
+
+
+def _waits(profile: Profile) -> dict[str, float]:
+    total: Counter[str] = Counter()
+    for classes in profile.waits.values():
+        total.update(classes)
+    length_ns = _watched_ns(profile)
+    return {kind: spent_ns / length_ns for kind, spent_ns in sorted(total.items())} if length_ns > 0 else {}
+
+
+def _watched_ns(profile: Profile) -> float:
+    # How long the target was watched, 0 where unknown.
+    if profile.end is None:
+        return 0.0
+    startup_s = profile.end.diagnosis.get("startup_s", 0.0)
+    return profile.end.run_ns - (startup_s * 1e9 if isinstance(startup_s, int | float) else 0.0)
+
+
+def off_cpu_share(profile: Profile, region: str) -> float | None:
+    """How many threads waited in a region on average, over the whole run; None when waits were not recorded."""
+    length_ns = _watched_ns(profile)
+    if not profile.waits or length_ns <= 0:
+        return None
+    return sum(profile.waits.get(region, {}).values()) / length_ns
 
 
 def _rank(result: RegionResult) -> tuple[int, float, str]:

@@ -19,6 +19,9 @@ from causal.profile import Window
 
 # Deviations from 1 that matter: larger than this (sampling alone makes 1-2 %), and surely so.
 _NOTABLE = 0.04
+# A ratio far from 1 says no more than a ratio well away from it; but near a virtual speedup of 100 %, where hardly any
+# time counts, it would hide by its mere size what all the other pairs agree on.
+_MOST_LOG = 1.5
 _MIN_PAIRS = 4
 _MIN_VISITS = 10
 # A thread that spins while it waits does other work or none depending on who pauses.
@@ -29,7 +32,8 @@ _MAX_SPINNING = 0.01
 class PerVisit:
     """CPU time per visit in treated windows, as a multiple of that in placebo windows.
 
-    `others`: outside the region; `own`: in the region. 1.0 unless they differ for sure.
+    `others`: outside the region, in threads that hand work to others of the target or get it from them; `own`: in the
+    region. 1.0 unless they differ for sure.
     """
 
     others: float = 1.0
@@ -53,7 +57,8 @@ def compare_per_visit(windows: Sequence[Window], point: str) -> PerVisit:
 
 
 def _others_ns(window: Window) -> float:
-    return float(window.audit.get("others_ns") or 0.0)
+    # What unrelated threads do beside is not done per visit. Older profiles do not tell it apart.
+    return float(window.audit.get("linked_ns", window.audit.get("others_ns")) or 0.0)
 
 
 def _spinning(window: Window) -> float:
@@ -67,7 +72,8 @@ def _ratio(pairs: Sequence[tuple[Window, Window]], point: str, time_of: Callable
         times = time_of(treated), time_of(placebo)
         if seen[0] is None or seen[1] is None or min(seen[0].delta, seen[1].delta) < _MIN_VISITS or min(times) <= 0:
             continue
-        logs.append(math.log(times[0] / seen[0].delta) - math.log(times[1] / seen[1].delta))
+        log = math.log(times[0] / seen[0].delta) - math.log(times[1] / seen[1].delta)
+        logs.append(max(-_MOST_LOG, min(log, _MOST_LOG)))
         weights.append(min(seen[0].delta, seen[1].delta))
     if len(logs) < _MIN_PAIRS:
         return 1.0

@@ -31,8 +31,9 @@ def is_paced(dilation: Gain | None, dilation_level: float, treated: Gain | None,
     if dilation is None or dilation_level <= 0:
         return False
     claimed = treated.gain / treated_level if treated is not None and treated_level > 0 else 0.0
-    low, high = dilation.ci
-    return low > 0 and dilation.gain > MATERIAL_DILATION and high / dilation_level >= _PACED_PART * claimed
+    # There is a false gain for sure, and it is nearer to that of a paced program than to none.
+    certain = dilation.ci[0] > 0 and dilation.gain > MATERIAL_DILATION
+    return certain and dilation.gain / dilation_level >= _PACED_PART * claimed
 
 
 def judge(fit: CurveFit | None, p_value: float | None, paced: bool, why_no_fit: str) -> tuple[Verdict, str]:

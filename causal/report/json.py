@@ -38,6 +38,8 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         },
         "diagnosis": _diagnosis(analysis.diagnosis),
     }
+    if analysis.waits:
+        report["waits"] = dict(analysis.waits)
     if not analysis.regions and analysis.shares:  # what is known without experiments
         report |= {"shares": dict(analysis.shares), "rates": dict(analysis.rates)}
     checked = plain_values(report)

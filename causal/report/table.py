@@ -55,6 +55,9 @@ class TableReporter:
         if not analysis.regions and analysis.shares:
             self._render_shares(analysis)
         self._render_diagnosis(analysis.diagnosis, len(analysis.command) > 0)
+        if analysis.waits:
+            waits = ", ".join(f"{kind} {threads:.2f}" for kind, threads in analysis.waits.items())
+            self._line(f"Threads off the CPU, on average: {waits}.", style="dim")
 
     def _render_point(self, point: str, results: Sequence[RegionResult]) -> None:
         rate = next((result.baseline_rate for result in results if result.baseline_rate is not None), None)
@@ -101,6 +104,8 @@ class TableReporter:
         verdict_cells = 11 if not wide else self._width // 2 - 10
         levels = _LEVELS if self._width >= _ROOMY else _FEW_LEVELS
         shares = {"CPU": [result.cpu_share for result in results]}
+        if any(result.off_cpu_share for result in results):
+            shares["waits"] = [result.off_cpu_share for result in results]
         if any(result.serial_share is not None for result in results):
             shares["serial"] = [result.serial_share for result in results]
         counted = self._width >= _WIDEST

@@ -24,10 +24,19 @@ from elftools.elf.segments import InterpSegment, NoteSegment
 from numpy.typing import NDArray
 
 from causal.errors import CausalError
-from causal.symbols.functions import SYMBOL_DTYPE, FunctionTable, Segment, SymbolTable, function_table
+from causal.symbols.functions import (
+    SYMBOL32_DTYPE,
+    SYMBOL_DTYPE,
+    FunctionTable,
+    Segment,
+    SymbolTable,
+    function_table,
+)
 
-_ELFCLASS64, _ELFDATA2LSB = 2, 1
+_ELFCLASS32, _ELFDATA2LSB = 1, 1
 _MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine
+# What the kernel of a 64-bit machine runs as well: samples are as good, but nothing there can be paused.
+_MACHINES_32 = {3: "x86_64"}
 _OTHER_MACHINES = {3: "i386", 8: "mips", 20: "ppc", 21: "ppc64", 22: "s390", 40: "arm", 243: "riscv"}
 _DF_1_PIE = 0x08000000
 _SHF_EXECINSTR = 4
@@ -53,6 +62,7 @@ class _Section:
 class _SymbolSections:
     symbols: _Section
     strings: _Section
+    entry_size: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +98,7 @@ class Binary:
     def load(cls, path: str | os.PathLike[str]) -> Binary:
         """Read the headers of `path`; the symbol tables follow when `functions` is first used.
 
-        Raises CausalError: missing, unreadable, not an ELF file, damaged, 32-bit or for another architecture.
+        Raises CausalError: missing, unreadable, not an ELF file, damaged or for another architecture.
         """
         name = os.fspath(path)
         with _open(name) as file:
@@ -186,13 +196,12 @@ def _check_identity(path: str, file: IO[bytes]) -> str:
         raise CausalError(f"{path} is not an ELF program", "give a compiled program or a shared library")
     if len(header) < 20:
         raise _damaged(path, "the header is incomplete")
-    if header[4] != _ELFCLASS64:
-        raise CausalError(f"{path} is a 32-bit program", "only 64-bit programs can be profiled; build it without -m32")
+    machines = _MACHINES_32 if header[4] == _ELFCLASS32 else _MACHINES
     byte_order = "<" if header[5] == _ELFDATA2LSB else ">"
     (number,) = struct.unpack_from(byte_order + "H", header, 18)
-    machine = _MACHINES.get(number) if byte_order == "<" else None
+    machine = machines.get(number) if byte_order == "<" else None
     if machine is None or machine != platform.machine():
-        found = machine or _OTHER_MACHINES.get(number, f"architecture {number}")
+        found = machine or _MACHINES.get(number) or _OTHER_MACHINES.get(number, f"architecture {number}")
         raise CausalError(
             f"{path} is built for {found}, this machine is {platform.machine()}", "build it for this machine"
         )
@@ -212,7 +221,7 @@ def _read_headers(path: str, file: IO[bytes], size: int, machine: str) -> Binary
     return Binary(
         path=path,
         machine=machine,
-        bits=64,
+        bits=elf.elfclass,
         kind=_kind(elf, interpreter, dynamic),
         build_id=_build_id(elf),
         interpreter=interpreter,
@@ -283,9 +292,11 @@ def _symbol_sections(path: str, sections: list[Any], size: int) -> Iterator[_Sym
     for section in sections:
         if section["sh_type"] not in ("SHT_SYMTAB", "SHT_DYNSYM"):
             continue
-        if section["sh_entsize"] != SYMBOL_DTYPE.itemsize or not 0 < section["sh_link"] < len(sections):
+        known_sizes = (SYMBOL_DTYPE.itemsize, SYMBOL32_DTYPE.itemsize)
+        if section["sh_entsize"] not in known_sizes or not 0 < section["sh_link"] < len(sections):
             raise _damaged(path, f"section {section.name} is not a symbol table")
-        yield _SymbolSections(_inside(path, section, size), _inside(path, sections[section["sh_link"]], size))
+        strings = _inside(path, sections[section["sh_link"]], size)
+        yield _SymbolSections(_inside(path, section, size), strings, section["sh_entsize"])
 
 
 def _code_sections(sections: list[Any]) -> NDArray[np.uint64]:
@@ -304,8 +315,13 @@ def _read_section(path: str, file: IO[bytes], where: _Section) -> bytes:
 
 def _read_symbols(path: str, file: IO[bytes], where: _SymbolSections) -> SymbolTable:
     raw = _read_section(path, file, where.symbols)
-    whole = len(raw) // SYMBOL_DTYPE.itemsize
-    symbols = np.frombuffer(raw, SYMBOL_DTYPE, count=whole)
+    stored = SYMBOL_DTYPE if where.entry_size == SYMBOL_DTYPE.itemsize else SYMBOL32_DTYPE
+    symbols = np.frombuffer(raw, stored, count=len(raw) // stored.itemsize)
+    if stored is SYMBOL32_DTYPE:
+        wide = np.empty(len(symbols), SYMBOL_DTYPE)
+        for name in SYMBOL32_DTYPE.names or ():
+            wide[name] = symbols[name]
+        symbols = wide
     return SymbolTable(symbols, _read_section(path, file, where.strings))
 
 

@@ -18,6 +18,10 @@ from numpy.typing import NDArray
 SYMBOL_DTYPE = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("shndx", "<u2"), ("value", "<u8"), ("size", "<u8")]
 )
+# Elf32_Sym: the same in another order.
+SYMBOL32_DTYPE = np.dtype(
+    [("name", "<u4"), ("value", "<u4"), ("size", "<u4"), ("info", "u1"), ("other", "u1"), ("shndx", "<u2")]
+)
 _STT_FUNC, _STT_FILE, _STT_GNU_IFUNC = 2, 4, 10
 _STB_LOCAL = 0
 _SHN_UNDEF, _SHN_ABS, _SHN_COMMON = 0, 0xFFF1, 0xFFF2

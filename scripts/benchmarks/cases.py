@@ -20,7 +20,8 @@ class Case:
     microseconds of sleep. `reduced` are the positions of those that the region consumes. `function` is the region's
     name: a function, or with the unit `thread` a thread's label. `truth_options` are used instead of `options` where
     the truth would otherwise take too long to measure. `outside` is a program (with its arguments) that runs beside
-    all the while and is not part of what is profiled.
+    all the while and is not part of what is profiled. `options_at_full`: options with which the program really is as
+    with a speedup of 100 %, where that is no matter of amounts.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Case:
     levels: tuple[float, ...] = LEVELS
     truth_options: tuple[str, ...] | None = None
     outside: tuple[str, ...] = ()
+    options_at_full: tuple[str, ...] | None = None
 
     def arguments(self, speedup: float = 0.0) -> list[str]:
         """The amounts with the region's work reduced by `speedup` (a fraction)."""
@@ -47,6 +49,8 @@ class Case:
     def truth_command(self, speedup: float) -> list[str]:
         """The program that really has less to do."""
         options = self.options if self.truth_options is None else self.truth_options
+        if speedup == 1.0 and self.options_at_full is not None:
+            options = self.options_at_full
         return [str(PROGRAMS / self.program), *self.arguments(speedup), *options]
 
 
@@ -116,6 +120,20 @@ THREAD_CASES = (
     Case("thread-amd", "amd", "slow", (4800, 6000), (1,), group="threads", unit="thread"),
 )
 
+# Waits. Only the region's waits are reduced: the sleeps, the reads.
+WAIT_CASES = (
+    Case("rest", "rest", "rest", (2000, 4000), (1,), group="waits"),
+    Case("rest-4-threads", "rest", "rest", (1000, 5000), (1,), ("--threads", "4"), group="waits"),
+    Case("rest-work", "rest", "work_a", (4000, 3000), (0,), group="waits"),
+    Case("disk-shorter", "disk", "disk_io", (8000, 60), (1,), group="waits"),
+    Case("disk-longer", "disk", "disk_io", (4000, 100), (1,), group="waits"),
+    Case("disk-work", "disk", "work_a", (8000, 60), (0,), group="waits"),
+    Case("fdatasync", "disk", "fdatasync", (1000, 8), (1,), ("--sync-writes",), "waits", unit="syscall"),
+    Case("more-cores", "oversub", "runqueue", (4400, 3600), (), ("--threads", "2", "--cpus", "1"), "waits", "wait",
+         levels=(1.0,), options_at_full=("--threads", "2", "--cpus", "2")),
+    Case("sleep-class", "rest", "sleep", (2000, 4000), (1,), group="waits", unit="wait"),
+)
+
 GRANULARITIES_MS = (0.5, 1, 2, 8, 25, 100)
 # Program, function, the amounts as parts of a round, which of them is reduced.
 _GRANULAR: tuple[tuple[str, str, tuple[float, float], int], ...] = (
@@ -147,6 +165,7 @@ ALL_CASES = (
     *QUEUE_CASES,
     *PHASE_CASES,
     *THREAD_CASES,
+    *WAIT_CASES,
     *_oversubscription_cases(),
     *sorted(_granularity_cases(), key=lambda case: float(case.group.split()[0])),
 )

@@ -11,7 +11,7 @@ from benchmarks.unwind_probe import running
 from causal.engine import Engine
 from causal.regions import RegionTable, Scope
 from causal.target import Target
-from causal.windows import Arm, EngineOptions, WindowPlan
+from causal.windows import EngineOptions
 
 SOURCE = """
 #include <stdlib.h>
@@ -41,7 +41,7 @@ def cost_ns(depth, program, seconds=3.0):
         target.refresh()
         bpf = engine._kernel.bpf
         fd = bpf.load_func("on_sample", bpf.PERF_EVENT).fd
-        engine._publish(0, 0, time.monotonic_ns(), 0, (1 << 62,) * 3, WindowPlan(Arm.OFF, 0, 0, 0, 0))
+        engine.stop()
         # Ticks that find something else running count, too: they are told apart by the number of samples.
         child_cpu = min(os.sched_getaffinity(0))
         os.sched_setaffinity(child.pid, {child_cpu})

@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from causal.engine import Engine
 from causal.regions import RegionTable, Scope
 from causal.target import Target
-from causal.windows import Arm, WindowPlan
 
 SIGSTOP = int(signal.SIGSTOP)
 KEEP = """
@@ -59,7 +58,7 @@ class Probe(Engine):
         bpf = self._kernel.bpf
         program = bpf.load_func("keep_stack", bpf.PERF_EVENT)
         bpf["stages"][ctypes.c_int(1)] = ctypes.c_int(program.fd)
-        self._publish(0, 0, time.monotonic_ns(), 0, (1 << 62,) * 3, WindowPlan(Arm.OFF, 0, 0, 0, 0))
+        self.stop()
         self.tick(True)
 
     def take(self, patience_s=2.0):

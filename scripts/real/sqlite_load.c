@@ -1,13 +1,14 @@
 // Load for SQLite: several threads, each running transactions that insert, update and select rows.
 //
 // By default every thread has a database of its own in memory, so that threads meet only inside the library
-// (its allocator and page cache). With --shared they share one file in write-ahead mode and meet at its lock.
+// (its allocator and page cache). With --shared they share one file in write-ahead mode and meet at its lock; with
+// --synchronous 2 as well, each transaction waits until it is on the disk.
 #define PROGRESS transaction_done
 #include "common.h"
 #include <sqlite3.h>
 
-static long threads = 2, inserts = 20, selects = 20, keys = 20000, shared, no_memory_statistics;
-static char directory[] = "/tmp/sqlite_load.XXXXXX";
+static long threads = 2, inserts = 20, selects = 20, keys = 20000, shared, synchronous, no_memory_statistics;
+static char directory[] = "/var/tmp/sqlite_load.XXXXXX"; // on a disk, where /tmp may be memory
 static char database[sizeof(directory) + 16];
 
 enum statement { BEGIN, INSERT, SELECT, SUM, COMMIT, STATEMENTS };
@@ -93,8 +94,12 @@ static void open_session(struct session *session, bool create)
 	if (sqlite3_open(database, &session->db) != SQLITE_OK)
 		sqlite_die(session->db, "open");
 	sqlite3_busy_timeout(session->db, 60000);
-	if (shared)
-		execute(session->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF");
+	if (shared) {
+		char pragmas[80];
+
+		snprintf(pragmas, sizeof(pragmas), "PRAGMA journal_mode = WAL; PRAGMA synchronous = %ld", synchronous);
+		execute(session->db, pragmas);
+	}
 	if (create)
 		execute(session->db, "CREATE TABLE item(id INTEGER PRIMARY KEY, category INTEGER, price REAL, name TEXT);"
 				     "CREATE INDEX item_category ON item(category)");
@@ -161,6 +166,7 @@ int main(int argc, char **argv)
 		{ OPTION, "selects", &selects, "rows and sums read per transaction" },
 		{ OPTION, "keys", &keys, "rows in a table" },
 		{ FLAG, "shared", &shared, "one file for all threads, instead of one database each in memory" },
+		{ OPTION, "synchronous", &synchronous, "of a shared file: 0 off, 1 normal, 2 full" },
 		{ FLAG, "no-memory-statistics", &no_memory_statistics, "so that the allocator needs no lock" },
 		{ 0 },
 	};

@@ -128,6 +128,12 @@ def test_no_call_is_interrupted_by_an_injection(workloads, table):
     assert target.returncode == 0 and count > 10
 
 
+NARROW = """
+__attribute__((noinline)) void work(void)
+{ for (volatile int i = 0; i < 1000000; i++); }
+__attribute__((noinline)) void done(void) { __asm__ volatile("" ::: "memory"); }
+void _start(void) { for (;;) { work(); done(); } }
+"""
 INJECTING = """
 import sys
 from causal.injection import Table, inject
@@ -304,6 +310,20 @@ def test_where_nothing_can_be_paused_there_are_shares_and_rates(causal_bpf, prog
     finally:
         target.kill()
         target.wait()
+
+
+def test_a_32_bit_program_has_shares_and_rates(causal_bpf, tmp_path):
+    source, program = tmp_path / "narrow.c", tmp_path / "narrow"
+    source.write_text(NARROW)
+    options = ["-m32", "-O1", "-g", "-fno-omit-frame-pointer", "-ffreestanding", "-nostdlib", "-static", "-no-pie"]
+    subprocess.run(["cc", *options, "-o", program, source], check=True)
+    words = ("-p", "done", "-u", "line", "--duration", "1s", "-o", tmp_path / "profile.jsonl", "--", program)
+    finished = causal_bpf("run", "--quiet", *words)
+    assert (finished.code, finished.err) == (0, "")
+    profile = read_profile(tmp_path / "profile.jsonl")
+    assert profile.samples["narrow.c:3"] > 0.9 * profile.end.samples
+    assert sum(window.points[0].delta for window in profile.windows) > 5
+    assert any("32-bit" in message for message in profile.end.messages)
 
 
 def test_a_process_that_is_traced_already(causal_bpf):

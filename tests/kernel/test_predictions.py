@@ -46,6 +46,7 @@ def test_the_slow_stage_of_a_pipeline(predict):
     # The truth is 50 % and nothing.
     assert recording.gain("stage_slow") > 0.25
     assert recording.gain("stage_slow") > recording.gain("stage_fast") + 0.15
+    assert all(window.audit["linked_ns"] > 0.5 * window.audit["others_ns"] for window in recording.profile.windows[1:])
 
 
 def test_a_turn_between_threads(predict, causal_bpf):
@@ -71,6 +72,8 @@ def test_a_turn_between_processes(predict):
 def test_more_threads_than_cores(predict):
     recording = predict("oversub", only=["work_a"], seconds=14)
     assert 0.3 < recording.gain("work_a") < 0.8  # the truth is 55 %
+    # They have nothing to do with each other, unlike the two of a pipeline: there is no store of work between them.
+    assert all(window.audit["linked_ns"] < 0.1 * window.audit["others_ns"] for window in recording.profile.windows)
 
 
 def test_forked_workers(predict):

@@ -4,6 +4,7 @@ G is the virtual speedup granted so far, L what a thread has paid or been spared
 G - L. v = t - L is its time in the sped-up world, and t - G is that world's own time: a thread in debt has run ahead.
 
   1 a sample in the selected region: L += s*P, G += s*P     `grant`
+    time in which n threads wait in the selected region     `grant_waits`, `end_wait`
   2 a pause: L += its length                                `pay`
   3 blocking                                                `block`
   4 woken by a thread on the clock                          `wake`, `look`
@@ -61,9 +62,10 @@ class Rules:
 
 @dataclass
 class Clock:
-    """The global clock."""
+    """The global clock. `waited`: what a thread was granted that has waited in the selected region ever since."""
 
     granted: int = 0
+    waited: int = 0
 
 
 @dataclass
@@ -83,6 +85,7 @@ class ThreadClock:
     queued: Mark | None = None
     seen: Mark | None = None  # when it was last looked at
     spun: int = 0  # how many looks in a row found it spinning
+    waits: int | None = None  # `waited` when it began to wait in the selected region
     stuck: bool = False  # it cannot pause
 
 
@@ -113,6 +116,19 @@ def grant(thread: ThreadClock, core: CoreState, clock: Clock, amount: int, exemp
         thread.local += amount
         core.local += amount
     clock.granted += amount
+
+
+def grant_waits(clock: Clock, waiters: int, amount: int) -> None:
+    """Rule 1 for waits: each thread that waits in the selected region was granted so much since the last look."""
+    clock.waited += amount
+    clock.granted += waiters * amount
+
+
+def end_wait(thread: ThreadClock, clock: Clock) -> int:
+    """What a wait in the selected region was granted in all; it is over."""
+    granted = 0 if thread.waits is None else clock.waited - thread.waits
+    thread.waits = None
+    return granted
 
 
 def pay(thread: ThreadClock, span: int) -> None:
@@ -184,6 +200,8 @@ def inherit(child: ThreadClock, parent: ThreadClock) -> None:
 def boundary(thread: ThreadClock, clock: Clock, now: int) -> None:
     """Rule 6: an experiment begins. Debts are cleared; what waits has been waiting since now."""
     thread.local = clock.granted
+    if thread.waits is not None:
+        thread.waits = clock.waited
     for mark in (thread.blocked, thread.queued):
         if mark:
             mark.time, mark.granted = now, clock.granted

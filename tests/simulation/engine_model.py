@@ -18,6 +18,8 @@ from tests.simulation.clock_rules import Clock, PeerClock, Rules
 from tests.simulation.machine import Core, Machine, Observer, Thread
 
 _REDRAW_NS = 50_000_000
+# What would more cores bring? Waits for a core are a region by themselves.
+QUEUE = "runqueue"
 _SLICE_NS = 5_000_000  # of a pause, as in bpf/stub/stub.c
 
 
@@ -104,6 +106,8 @@ class EngineModel(Observer):
         self._runnable: set[Thread] = set()
         self._sends = PeerClock()
         self._ran_ns = self._given_ns = 0
+        self._waiting: set[Thread] = set()  # in the selected region
+        self._waits_seen = self._waits_ns = 0
         self._task_left: dict[Thread, int] = {}
         self._task_since: dict[Thread, int] = {}
         self._ran: Counter[Core] = Counter()
@@ -113,6 +117,7 @@ class EngineModel(Observer):
     def begin(self) -> None:
         """An experiment begins now (rule 6)."""
         self.active = True
+        self._waits_seen = self.machine.now
         for thread in self.machine.threads:
             rules_of.boundary(thread.clock, self.clock, self.machine.now)
         for core in self.machine.cores:
@@ -164,7 +169,32 @@ class EngineModel(Observer):
 
         self.machine.at(time, tick)
 
+    def _look_at_waits(self) -> None:
+        """G grows while waits go on, not in a lump as they end; rounded in total."""
+        if not self.active or self.arm is Arm.PLAIN:
+            return
+        before = round(self._waits_ns * self.speedup)
+        self._waits_ns += self.machine.now - self._waits_seen
+        self._waits_seen = self.machine.now
+        rules_of.grant_waits(self.clock, len(self._waiting), round(self._waits_ns * self.speedup) - before)
+
+    def _begin_wait(self, thread: Thread, region: str | None) -> None:
+        if region is not None and region == self.region:
+            # Up to now it was one less that waited. What ticks alone see is no fair share: pauses begin there.
+            self._look_at_waits()
+            thread.clock.waits = self.clock.waited
+            self._waiting.add(thread)
+
+    def _end_wait(self, thread: Thread) -> int:
+        if thread in self._waiting:
+            self._look_at_waits()
+        self._waiting.discard(thread)
+        granted = rules_of.end_wait(thread.clock, self.clock)
+        return 0 if self.arm is Arm.DILATION else granted
+
     def _sample(self, core: Core, period: int) -> None:
+        if core.number == 0:
+            self._look_at_waits()
         self.machine.account(core)
         thread = core.thread
         if core in self._idle_since:
@@ -216,6 +246,7 @@ class EngineModel(Observer):
 
     def before_event(self) -> None:
         if self.options.sampler is Sampler.EXACT:
+            self._look_at_waits()
             for core in self.machine.cores:
                 self.machine.account(core)
 
@@ -307,13 +338,19 @@ class EngineModel(Observer):
             self._credit_pause(thread)  # rule 9
         else:
             self._runnable.add(thread)
+            granted = self._end_wait(thread)
             if waker is not None:
                 self._settle_cost(thread, waker)
-                rules_of.wake(thread.clock, rules_of.hand_on(waker.clock, self.clock), self.clock, now, self.rules)
+                owed = rules_of.hand_on(waker.clock, self.clock)
+                # A wait that a thread of the target ends shrinks when that thread gets faster, and only then: nothing
+                # is granted for it.
+                rules_of.wake(thread.clock, owed, self.clock, now, self.rules)
             else:
                 if self.rules.peer is rules_of.Peer.SINCE_ANY_SEND:
                     peer = self._sends
+                thread.clock.local += granted
                 rules_of.wake_from_outside(thread.clock, peer, self.clock, now, self.rules)
+        self._begin_wait(thread, QUEUE)  # also after a pause: it ended at its wakeup
         thread.clock.queued = rules_of.Mark(now, self.clock.granted)
 
     def _settle_cost(self, thread: Thread, waker: Thread) -> None:
@@ -351,12 +388,16 @@ class EngineModel(Observer):
             if thread.in_handler:
                 self._credit_pause(thread)
             thread.clock.queued = rules_of.Mark(now, self.clock.granted)
+            self._begin_wait(thread, QUEUE)
         elif not thread.in_handler:
             rules_of.block(thread.clock, self.clock, now)
             self._runnable.discard(thread)
+            self._begin_wait(thread, thread.wait)
 
     def on_switch_in(self, core: Core, thread: Thread, target_held: bool, handed_over: bool) -> None:
-        if self.active and self.arm is not Arm.PLACEBO:
+        thread.clock.local += self._end_wait(thread)
+        # With more cores nobody would have held up this thread.
+        if self.active and self.arm is not Arm.PLACEBO and self.region != QUEUE:
             rules_of.enter_core(
                 thread.clock, core.state, self.clock, self.machine.now, self.rules,
                 target_held=target_held, scarce=len(self._runnable) > len(self.machine.cores), handed_over=handed_over,

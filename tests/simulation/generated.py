@@ -39,8 +39,11 @@ class Compute:
 
 @dataclass(frozen=True)
 class Nap:
+    """A sleep, or a wait for a disk: it may belong to a region as work does."""
+
     thread: int
     span: int
+    region: str | None
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,8 @@ def _body(number: int, plan: Plan, queues: dict[HandOver, Queue], turnstiles: di
             match step:
                 case Compute(thread, span, region) if thread == number:
                     yield Work(span, region)
-                case Nap(thread, span) if thread == number:
-                    yield Sleep(span)
+                case Nap(thread, span, region) if thread == number:
+                    yield Sleep(span, region)
                 case HandOver(giver, _, _) if giver == number:
                     yield Put(queues[step])
                 case HandOver(_, taker, _) if taker == number:
@@ -120,7 +123,7 @@ def plans(threads: Sequence[int] = (1, 2, 3)) -> st.SearchStrategy[Plan]:
         kinds: list[st.SearchStrategy[Step]] = [
             st.builds(Compute, who, spans, regions),
             st.builds(Compute, who, spans, regions),
-            st.builds(Nap, who, spans),
+            st.builds(Nap, who, spans, regions),
             st.builds(Fork, who, spans, spans, regions),
         ]
         if count > 1:

@@ -75,6 +75,7 @@ class Thread:
     done: bool = False
     spinning: bool = False
     reply: Any = None  # what the operation hands to the body
+    wait: str | None = None  # the region that its wait belongs to
     in_handler: bool = False
     handler_left: int = 0
     queued_since: int | None = None
@@ -156,6 +157,7 @@ class Machine:
         thread.epoch += 1
         if not thread.outside:
             self.observer.on_waking(thread, None if waker is None or waker.outside else waker, peer)
+        thread.wait = None
         self._enqueue(thread)
 
     def wake_at(self, time: int, thread: Thread) -> None:

@@ -1,10 +1,10 @@
 """What simulated threads can do: the operations their bodies yield, and the objects they share.
 
-    def worker(queue):
-        while True:
-            item = yield Get(queue)
-            yield Work(6 * MS, "stage_slow")
-            yield Visit("done")
+def worker(queue):
+    while True:
+        item = yield Get(queue)
+        yield Work(6 * MS, "stage_slow")
+        yield Visit("done")
 """
 
 from __future__ import annotations
@@ -265,11 +265,16 @@ class Get(_Call):
 
 @dataclass
 class Sleep(_Call):
+    """Wait for so long, for a timer or a disk: time that belongs to a region, or to none."""
+
     span: int
+    region: str | None = None
 
     def begin(self, machine: Machine, thread: Thread) -> bool:
+        span = machine.work(self.span, self.region) if self.region else self.span
+        thread.wait = self.region
         machine.block(thread)
-        machine.wake_at(machine.now + self.span, thread)
+        machine.wake_at(machine.now + span, thread)
         return False
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.simulation import questions, workloads
 from tests.simulation.clock_rules import Peer
-from tests.simulation.engine_model import Arm
-from tests.simulation.experiment import Span, predicted_gain, true_gain, virtually
+from tests.simulation.engine_model import QUEUE, Arm
+from tests.simulation.experiment import Span, predicted_gain, really, true_gain, virtually
 from tests.simulation.programs import S
 
 SPAN = Span(S, S // 5)
@@ -94,3 +94,45 @@ def test_a_long_queue_that_drains_shows_in_the_other_samples_per_visit():
 
     assert others(8, Arm.TREATED) / others(8, Arm.PLACEBO) == pytest.approx(1, abs=0.08)
     assert others(1000, Arm.TREATED) / others(1000, Arm.PLACEBO) < 0.8
+
+
+@pytest.mark.parametrize(("work", "io"), [(8, 6), (6, 8)])
+@pytest.mark.parametrize("level", [0.25, 0.5, 1.0])
+def test_computing_and_waiting_for_a_disk(work, io, level):
+    """They meet: whichever is longer gains as far as it is longer, the other gains nothing."""
+    program = workloads.work_and_io(work, io)
+    whole = max(work, io)
+    for region, left in (("work", max(work * (1 - level), io)), ("io", max(io * (1 - level), work))):
+        truth, found = points(program, region, level)
+        assert truth == pytest.approx(100 * (1 - left / whole), abs=0.5)
+        assert found == pytest.approx(truth, abs=1.5)
+
+
+@pytest.mark.parametrize("level", [0.25, 0.5, 1.0])
+def test_a_program_that_mostly_sleeps(level):
+    truth, found = points(workloads.work_and_sleep(1, 5), "sleep", level)
+    assert truth == pytest.approx(500 / 6 * level, abs=0.5)
+    assert found == pytest.approx(truth, abs=1.5)
+
+
+@pytest.mark.parametrize("level", [0.25, 0.75])
+def test_many_threads_that_wait_at_once(level):
+    truth, found = points(workloads.disk_users(), "io", level)
+    assert truth == pytest.approx(500 / 6 * level, abs=1)
+    assert found == pytest.approx(truth, abs=2)
+
+
+def test_an_idle_pool_gains_nothing():
+    """Nothing depends on its waiting, however much of it there is."""
+    truth, found = points(workloads.idle_pool(), "idle", 0.5)
+    assert truth == pytest.approx(0, abs=0.1)
+    assert found == pytest.approx(0, abs=1)
+
+
+@pytest.mark.parametrize(("threads", "cores"), [(4, 2), (3, 1)])
+def test_more_cores(threads, cores):
+    """Without any wait for a core the program is as fast as on enough of them."""
+    here, roomy = (workloads.independent(threads=threads, cores=n) for n in (cores, threads))
+    truth = 100 * (1 - really(roomy, None, 0, SPAN).interval_ns / really(here, None, 0, SPAN).interval_ns)
+    found = [100 * predicted_gain(here, QUEUE, 1.0, SPAN, questions.MENDED, seed) for seed in range(2)]
+    assert statistics.fmean(found) == pytest.approx(truth, abs=4)

@@ -240,12 +240,67 @@ def work_and_sleep(work: float = 3.0, sleep: float = 3.0) -> Program:
         def rounds() -> Body:
             while True:
                 yield Work(ns(work), "work")
-                yield Sleep(ns(sleep))
+                yield Sleep(ns(sleep), "sleep")
                 yield Visit()
 
         return [rounds()]
 
     return _program(f"work and sleep {work:.3g}/{sleep:.3g}", 1, bodies)
+
+
+def work_and_io(work: float = 8.0, io: float = 6.0) -> Program:
+    """Two threads that meet, one computes and one waits for its disk (Ahn et al., blocked samples, OSDI 2024)."""
+
+    def bodies() -> list[Body]:
+        turnstile = Turnstile(2)
+
+        def computing() -> Body:
+            while True:
+                yield Work(ns(work), "work")
+                yield Arrive(turnstile)
+                yield Visit()
+
+        def waiting() -> Body:
+            while True:
+                yield Sleep(ns(io), "io")
+                yield Arrive(turnstile)
+
+        return [computing(), waiting()]
+
+    return _program(f"work {work:.3g} and io {io:.3g} at a barrier", 2, bodies)
+
+
+def idle_pool(idle: int = 4) -> Program:
+    """Threads that wait for their timers and do nothing for the progress of the one that works."""
+
+    def bodies() -> list[Body]:
+        def working() -> Body:
+            while True:
+                yield Work(ns(5), "work")
+                yield Visit()
+
+        def idling() -> Body:
+            while True:
+                yield Sleep(ns(20), "idle")
+
+        return [working(), *(idling() for _ in range(idle))]
+
+    return _program(f"{idle} idle threads", 2, bodies)
+
+
+def disk_users(threads: int = 4, work: float = 1.0, io: float = 5.0) -> Program:
+    """Threads that each compute, then wait for a disk."""
+
+    def bodies() -> list[Body]:
+        def rounds() -> Body:
+            while True:
+                yield Work(ns(work), "work")
+                yield Sleep(ns(io), "io")
+                yield Visit()
+
+        return [rounds() for _ in range(threads)]
+
+    return _program(f"{threads} threads of {work:.3g} and io {io:.3g}", 2 * threads, bodies)
 
 
 def bursts(a: float, b: float, sleep: float) -> Program:

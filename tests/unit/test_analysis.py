@@ -345,6 +345,14 @@ def test_pauses_that_could_not_be_made_widen_the_intervals():
     assert wide.slope_ci[0] < sharp.slope_ci[0] - 0.1 and wide.slope_ci[1] > sharp.slope_ci[1] + 0.1
 
 
+def test_a_region_that_never_ran_gets_no_number():
+    """Half a percent of noise is not "no effect" of a speedup that never was."""
+    windows = [replace(w, selected_samples=0) for w in simulate_windows(1, "r", lambda s: 0.0, pairs=200, mean=3000)]
+    (result,) = analyse(make_profile(windows)).regions
+    assert result.verdict is Verdict.UNDECIDED and "never ran" in result.explanation
+    assert result.fit is None and all(point.program_speedup is None for point in result.points)
+
+
 # Diagnosis
 
 

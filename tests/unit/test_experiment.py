@@ -42,6 +42,7 @@ class Kernel:
         self.ticks = True
         self.stops = 0
         self.samples = np.zeros(4, np.uint64)
+        self.waits = {}
         self._plan = None
         self._end_ns = 0
 
@@ -62,6 +63,9 @@ class Kernel:
 
     def region_samples(self):
         return self.samples.copy()
+
+    def region_waits(self):
+        return dict(self.waits)
 
     def _reading(self, plan):
         wall = plan.length_ns

@@ -1,6 +1,7 @@
 """Work per visit, treated against placebo: full stores that a speedup lives off, and hardware that pauses free."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -40,6 +41,24 @@ def test_a_store_that_drains():
     assert found.others == pytest.approx(0.63, abs=0.02) and found.own == 1.0
     # A queue of 1,000 in the simulator: 50 % seen, 20 % in the long run.
     assert found.sustained(0.5) == pytest.approx(0.2, abs=0.03)
+
+
+def test_a_store_that_drains_at_all_speedups():
+    """The closer to 100 %, the less other work per visit: that must not pass for noise."""
+    windows = []
+    for pair in range(16):
+        share = (0.85, 0.6, 0.3, 1e-4)[pair % 4]
+        windows += [replace(w, pair=pair) for w in pairs(1, others=share, seed=pair)]
+    assert compare_per_visit(windows, "p").others < 0.7
+
+
+def test_threads_that_nothing_is_handed_to_or_from_fill_no_store():
+    """Threads beside do as much per second as before, so less per visit the faster the others are."""
+    linked = {"placebo": 0.0, "treated": 0.0}
+    apart = [replace(w, audit={**w.audit, "linked_ns": linked[w.arm]}) for w in pairs(10, others=0.63)]
+    assert compare_per_visit(apart, "p") == PerVisit()
+    together = [replace(w, audit={**w.audit, "linked_ns": w.audit["others_ns"]}) for w in apart]
+    assert compare_per_visit(together, "p").others == pytest.approx(0.63, abs=0.02)
 
 
 def test_hardware_that_paused_threads_leave_to_the_region():

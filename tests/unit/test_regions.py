@@ -279,3 +279,17 @@ def test_regions_of_a_compiled_program(tmp_path):
     assert all(int(a["end"]) <= int(b["start"]) for a, b in itertools.pairwise(ranges))
     for name, start in zip(binary.functions.names, binary.functions.start, strict=True):
         assert table.lookup(binary.path, int(start)) != NO_REGION, name
+
+
+def test_call_sites_turn_up_as_regions(write):
+    table = functions_of(write("prog", Symbol("parse", 0, 16), Symbol("load", 32, 16)))
+    parse, load = (table.select([name])[0].id for name in ("parse", "load"))
+    table.add_site(1000, parse, load)
+    table.add_site(1001, parse, 0)
+    table.add_site(1000, load, parse)  # known already
+    assert [table.region(number).name for number in (1000, 1001)] == ["parse from load", "parse"]
+    assert 1000 in table and 999 not in table and parse in table and 0 not in table
+    site = table.region(1000)
+    assert all(table.matches(site, [pattern]) for pattern in ("parse", "parse from load", "parse from *"))
+    assert not table.matches(site, ["load"]) and not table.matches(table.region(1001), ["parse from *"])
+    assert len(list(table)) == 4

@@ -26,6 +26,7 @@ class Engine:
         self.plans = []
         self.extended = 0
         self.samples = np.zeros(4, np.uint64)
+        self.waits = {}
 
     def begin_open(self, plan):
         self.plans.append(plan)
@@ -35,6 +36,9 @@ class Engine:
 
     def region_samples(self):
         return self.samples.copy()
+
+    def region_waits(self):
+        return dict(self.waits)
 
     def end_open(self, point):
         self.samples[1] += 100

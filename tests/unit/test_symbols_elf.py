@@ -215,10 +215,23 @@ def test_other_architectures_are_refused(tmp_path):
     assert "riscv" in error_of(path)
     path.write_bytes(ElfFile(machine=9999).build())
     assert "architecture 9999" in error_of(path)
-    content = bytearray(ElfFile().build())
+    content = bytearray(ElfFile(machine=40).build())
     content[4] = 1
     path.write_bytes(content)
-    assert "32-bit" in error_of(path)
+    assert "arm" in error_of(path)
+
+
+def test_a_32_bit_program(tmp_path):
+    """Without a C library for it: `-m32 -nostdlib` needs none."""
+    source, path = tmp_path / "program.c", tmp_path / "program"
+    source.write_text("void work(void) {}\nvoid _start(void) { work(); }\n")
+    options = ["-m32", "-g", "-O0", "-ffreestanding", "-nostdlib", "-static"]
+    subprocess.run(["cc", *options, "-o", path, source], check=True)
+    binary = Binary.load(path)
+    assert (binary.bits, binary.machine, binary.has_debug_info) == (32, "x86_64", True)
+    assert {"work", "_start"} <= set(binary.functions.names)
+    row = binary.functions.names.index("work")
+    assert 5 <= binary.functions.end[row] - binary.functions.start[row] <= 64
 
 
 def test_every_way_of_cutting_a_file_is_an_error(tmp_path):

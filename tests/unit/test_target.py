@@ -63,6 +63,9 @@ class Engine:
     def write_ranges(self, ranges):
         self.ranges = ranges.copy()
 
+    def sites(self):
+        return {}
+
     def threads(self):
         return [(os.getpid(), os.getpid())]
 

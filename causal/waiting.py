@@ -1,0 +1,64 @@
+"""Off-CPU time: the classes of waits, and which of them belong to the regions of each unit.
+
+Plain values shared by the engine, which counts waits exactly from the scheduler's events, and by what reads its counts.
+All times in ns. A region's waits are thread time: two threads that wait for a second waited for two.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Mapping
+
+# As in bpf/waits.h.
+CLASS_BITS = 3
+
+
+class WaitClass(enum.IntEnum):
+    """What a thread waits for. `label` is its name in tables and the region's in the unit `wait`."""
+
+    IO = 1
+    LOCK = 2
+    RUNQUEUE = 3
+    SLEEP = 4
+    IDLE = 5
+
+    @property
+    def label(self) -> str:
+        return {WaitClass.IO: "I/O"}.get(self, self.name.lower())
+
+
+class WaitMode(enum.IntEnum):
+    """Which waits a virtual speedup shortens."""
+
+    NONE = 0
+    OF_CODE = 1  # I/O and sleep, at the code that waits
+    BY_CLASS = 2
+    BY_CALL = 3
+
+
+# A lock wait shrinks when the holder gets faster, an idle one when there is more to do: neither is its code's own.
+OF_CODE = (WaitClass.IO, WaitClass.SLEEP)
+UNITS = ("wait", "syscall")
+CALL_REGIONS = 1024  # more system calls than there are
+Waits = Mapping[tuple[int, WaitClass], int]  # (region of the code that waited, class) -> ns
+
+
+def mode_of(unit: str) -> WaitMode:
+    """Which waits the regions of a unit include. Threads and processes are sped up as far as they compute."""
+    if unit in ("thread", "process"):
+        return WaitMode.NONE
+    return {"wait": WaitMode.BY_CLASS, "syscall": WaitMode.BY_CALL}.get(unit, WaitMode.OF_CODE)
+
+
+def by_region(waits: Waits, mode: WaitMode) -> Counter[int]:
+    """The time that threads spent in waits which a virtual speedup of each region would shorten."""
+    by_call = tuple(kind for kind in WaitClass if kind is not WaitClass.RUNQUEUE)
+    by_class = tuple(kind for kind in WaitClass if kind is not WaitClass.LOCK)
+    included = {WaitMode.OF_CODE: OF_CODE, WaitMode.BY_CALL: by_call, WaitMode.BY_CLASS: by_class}.get(mode, ())
+    total: Counter[int] = Counter()
+    for (place, kind), spent_ns in waits.items():
+        if kind in included:
+            total[int(kind) if mode is WaitMode.BY_CLASS else place] += spent_ns
+    del total[0]
+    return total

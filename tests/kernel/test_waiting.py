@@ -1,0 +1,48 @@
+"""Off-CPU time: counted exactly, and sped up with the right result on programs with known answers."""
+
+import json
+
+import pytest
+
+from causal.profile import read_profile
+from tests.kernel.profiler import AHEAD_OF_OTHERS
+
+
+def waits_of(recording):
+    return read_profile(recording.path).waits
+
+
+def test_what_threads_wait_for_and_where(record, workloads):
+    """A prime number of sleeps of a known length, and no other sleep."""
+    rounds, rest_us = 307, 5000
+    options = ["--duration", "20s", "--only", "work_a"]
+    recording = record(workloads / "rest", 500, rest_us, "--rounds", rounds, options=options, **AHEAD_OF_OTHERS)
+    assert recording.finished.code == 0, recording.finished
+    slept_s = waits_of(recording)["rest"]["sleep"] / 1e9
+    # The last round ends with the process, in a sleep or not; what happened before the hooks is missing.
+    assert slept_s == pytest.approx(rounds * rest_us / 1e6, rel=0.06)
+    assert waits_of(recording)["rest"].get("lock", 0) == 0
+
+
+def test_sleep_is_sped_up(record, workloads, causal_bpf):
+    options = ["--speedups", "100", "--duration", "14s", "--only", "rest"]
+    recording = record(workloads / "rest", 2000, 4000, "--idle", 2, options=options, **AHEAD_OF_OTHERS)
+    assert recording.finished.code == 0, recording.finished
+    assert 0.45 < recording.gain("rest") < 0.85  # the truth is 67 %
+    report = json.loads(causal_bpf("report", recording.path, "--json").out)
+    region = next(region for region in report["regions"] if region["region"] == "rest")
+    assert 0.3 < region["off_cpu_share"] < 1.1
+    # The idle pool waits too, but for what is its pause and no sleep, and nobody for a lock.
+    assert report["waits"]["sleep"] > region["off_cpu_share"] + 0.5 and report["waits"].get("lock", 0) < 0.1
+
+
+def test_system_calls_are_a_unit(record, workloads):
+    options = ["--speedups", "100", "--duration", "9s", "-u", "syscall", "--only", "clock_nanosleep"]
+    recording = record(workloads / "rest", 2000, 4000, options=options, **AHEAD_OF_OTHERS)
+    assert recording.finished.code == 0, recording.finished
+    assert 0.45 < recording.gain("clock_nanosleep") < 0.85
+
+
+def test_lock_waits_are_not_sped_up(record, workloads):
+    recording = record(workloads / "lock", options=["--duration", "9s", "-u", "wait", "--only", "lock"])
+    recording.finished.assert_error(2, "lock waits are counted, but not sped up", "code that holds it")

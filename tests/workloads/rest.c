@@ -1,0 +1,53 @@
+// Threads that work, then sleep; beside them, an idle pool whose sleep nothing depends on.
+#include "common.h"
+
+WORKER(work_a)
+
+static long work_us = 1000, rest_for_us = 5000, threads = 1, idle = 0;
+
+REGION void rest(long us)
+{
+	sleep_us(us);
+	__asm__ volatile("" ::: "memory"); // the call is no jump
+}
+
+REGION void idle_rest(void)
+{
+	sleep_us(20000);
+	__asm__ volatile("" ::: "memory");
+}
+
+static void *rounds(void *unused)
+{
+	for (;;) {
+		work_a(work_us);
+		rest(rest_for_us);
+		count_round();
+	}
+	return unused;
+}
+
+static void *idling(void *unused)
+{
+	for (;;)
+		idle_rest();
+	return unused;
+}
+
+int main(int argc, char **argv)
+{
+	const struct parameter parameters[] = {
+		{ AMOUNT, "WORK_US", &work_us, "work_a per round" },
+		{ AMOUNT, "REST_US", &rest_for_us, "relative sleep per round, in rest" },
+		{ OPTION, "threads", &threads, "threads that do this" },
+		{ OPTION, "idle", &idle, "threads that only sleep, in idle_rest" },
+		{ 0 },
+	};
+
+	parse_arguments(argc, argv, parameters, "threads that work, then sleep, beside an idle pool");
+	for (long i = 0; i < idle; i++)
+		start_thread(idling, NULL);
+	for (long i = 1; i < threads; i++)
+		start_thread(rounds, NULL);
+	rounds(NULL);
+}
