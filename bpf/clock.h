@@ -35,6 +35,7 @@ struct experiment {
 	u64 region;
 	u64 permille;    // the virtual speedup
 	u64 sample_cost_ns; // what a tick costs the thread it interrupts, measured at start-up
+	u64 given;       // some regions have a speedup of their own in all arms (struct region_state)
 	u64 waits;       // which waits belong to which regions: enum wait_mode
 	u64 waited_base; // `waited` of the clock when the generation began
 };
@@ -196,6 +197,24 @@ static __always_inline struct experiment *the_experiment(void)
 	return experiments.lookup(&which);
 }
 
+// The baseline of an experiment has pauses of length zero. Not so where speedups are given: then it is a program that has
+// them already, and its pauses for them are real.
+static __always_inline bool is_placebo(struct experiment *x)
+{
+	return x->arm == ARM_PLACEBO && !x->given;
+}
+
+// Where speedups are given, a baseline is such a program and nothing is tried in it.
+static __always_inline bool tries_nothing(struct experiment *x)
+{
+	return x->arm == ARM_PLACEBO && x->given;
+}
+
+static __always_inline bool has_pauses(struct experiment *x)
+{
+	return x->arm > ARM_PLAIN && !is_placebo(x);
+}
+
 static __always_inline bool running(struct experiment *x, struct clock *c, u64 now)
 {
 	return x->arm > ARM_PLAIN && c->stopped != x->generation && now < x->deadline_ns;
@@ -314,12 +333,13 @@ static __always_inline void clear_runnable(struct thread *t, struct clock *c)
 		__sync_fetch_and_add(&c->runnable, -1ULL);
 }
 
-static __always_inline struct thread *new_thread(u32 tid, u32 tgid, u64 local, struct experiment *x)
+static __always_inline struct thread *new_thread(u32 tid, u32 tgid, u64 local, u64 cost, struct experiment *x)
 {
 	struct thread fresh = {};
 
 	fresh.generation = x->generation;
 	fresh.local = local;
+	fresh.cost = cost;
 	fresh.tgid = tgid;
 	if (threads.update(&tid, &fresh))
 		count(C_THREADS_LOST, 1);
@@ -353,7 +373,7 @@ static __always_inline struct thread *current_thread(struct clock *c, struct exp
 	if (!t) {
 		if (!processes.lookup(&tgid))
 			return NULL;
-		t = new_thread(tid, tgid, c->granted, x);
+		t = new_thread(tid, tgid, c->granted, c->cost, x);
 		if (!t)
 			return NULL;
 		set_runnable(t, c);

@@ -121,7 +121,7 @@ static __always_inline void core_was_busy(struct thread *t, struct clock *c, str
 {
 	struct core *core = this_core(x);
 
-	if (core && t->busy_ns && x->arm > ARM_PLACEBO)
+	if (core && t->busy_ns && has_pauses(x))
 		core_pays(core, c, now - t->busy_ns);
 	t->busy_ns = 0;
 }
@@ -172,7 +172,7 @@ static __always_inline void answer_stub(struct thread *t, u32 tid, u64 nonce, st
 	if (!a)
 		return;
 	debt = debt_of(t, c);
-	if (x->arm == ARM_PLACEBO || !running(x, c, now) || debt < PAUSE_SLACK_NS)
+	if (is_placebo(x) || !running(x, c, now) || debt < PAUSE_SLACK_NS)
 		debt = 0;
 	if (now - t->pause_from > MAX_PAUSE_NS) {
 		debt = 0;
@@ -224,7 +224,7 @@ static __always_inline void end_pause(struct thread *t, u32 tid, struct clock *c
 	credit_pause(t, now);
 	core_was_busy(t, c, x, now);
 	count(C_PAUSES, 1);
-	if (x->arm == ARM_PLACEBO) {
+	if (is_placebo(x)) {
 		t->local = c->granted;
 		t->cost += t->pause_ns;
 		if ((s64)(t->cost - c->cost) > 0)

@@ -20,7 +20,7 @@ BPF_ARRAY(cuts, struct cut, EDGES);
 // In a placebo window pauses have no length, so what has to be taken off is their cost.
 static __always_inline u64 effective(struct experiment *x, struct clock *c, u64 now)
 {
-	return now - (x->arm == ARM_PLACEBO ? c->cost : c->granted);
+	return now - (is_placebo(x) ? c->cost : c->granted);
 }
 
 static __always_inline void visit(int which)

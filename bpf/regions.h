@@ -24,7 +24,14 @@ struct range {
 };
 BPF_F_TABLE("array", u32, struct range, ranges, MAX_RANGES, BPF_F_MMAPABLE);
 
-BPF_F_TABLE("array", u32, u64, region_samples, MAX_REGIONS, BPF_F_MMAPABLE);
+// What is kept of a region; number 0 stands for everything outside of regions.
+struct region_state {
+	u64 samples;
+	u64 serial; // the same, each shared among the threads that could run then: in 1/SERIAL_UNIT of a sample
+	u64 given;  // per mille: a speedup that it has in all arms, set by user space (--given)
+};
+BPF_F_TABLE("array", u32, struct region_state, region_states, MAX_REGIONS, BPF_F_MMAPABLE);
+#define SERIAL_UNIT 65536
 BPF_TABLE("hash", u32, u32, thread_regions, MAX_THREADS); // unit `thread`: given out by user space
 
 #define MAPPING_STEPS 17 // as many as MAX_MAPPINGS may need
@@ -123,13 +130,14 @@ BPF_ARRAY(seen_by, u64, MAX_REGIONS);
 
 static __always_inline void count_frame(u32 region, u64 look)
 {
-	u64 *seen = seen_by.lookup(&region), *samples;
+	u64 *seen = seen_by.lookup(&region);
+	struct region_state *state;
 
 	if (!seen || *seen == look)
 		return;
 	*seen = look;
-	samples = region_samples.lookup(&region);
-	if (samples)
-		__sync_fetch_and_add(samples, 1);
+	state = region_states.lookup(&region);
+	if (state)
+		__sync_fetch_and_add(&state->samples, 1);
 }
 #endif

@@ -136,14 +136,21 @@ struct text {
 BPF_PERCPU_ARRAY(texts, struct text, 1);
 
 // A fault means that the page is not there (yet): then the value is not known, and the request is counted without.
-// `unused` is the number of high bits of the register that do not belong to the argument.
-static __always_inline void read_value(struct pt_regs *ctx, struct request *r, int which, int position, int unused,
-				       bool is_signed, bool string)
+// The value is in a register, `shift` bits up, or where `in_memory`, `offset` bytes behind the address in the register.
+// `unused` is the number of high bits of 64 that do not belong to it.
+static __always_inline void read_value(struct pt_regs *ctx, struct request *r, int which, int position, bool in_memory,
+				       u32 offset, int shift, int unused, bool is_signed, bool string)
 {
-	u64 value = argument(ctx, position) << unused;
+	u64 value = argument(ctx, position), loaded = 0;
 	int zero = 0, size;
 	struct text *text;
 
+	if (in_memory) {
+		if (bpf_probe_read_user(&loaded, 8 - unused / 8, (void *)(value + offset)))
+			return;
+		value = loaded;
+	}
+	value = value >> shift << unused;
 	value = is_signed ? (u64)((s64)value >> unused) : value >> unused;
 	if (string) {
 		text = texts.lookup(&zero);

@@ -54,7 +54,7 @@ static __always_inline u64 weigh(struct thread *t, struct core *core, struct exp
 	// A bound, since a tick can come late, but a wide one: where rounds and ticks beat, many ticks in a row miss the thread.
 	time = core->ran_ns < MOST_PERIODS * period ? core->ran_ns : MOST_PERIODS * period;
 	core->ran_ns = 0;
-	if (x->arm > ARM_PLACEBO) {
+	if (has_pauses(x)) {
 		// BPF has no signed division
 		if (time < period) {
 			excess = x->sample_cost_ns * (period - time) / period;
@@ -69,16 +69,24 @@ static __always_inline u64 weigh(struct thread *t, struct core *core, struct exp
 }
 
 // Rule 1. The step is the time of the sample times the virtual speedup; the core is spared like the thread.
-static __always_inline void grant(struct thread *t, struct core *core, struct experiment *x, struct clock *c, u64 time)
+static __always_inline void grant(struct thread *t, struct core *core, struct clock *c, u64 time, u64 permille, bool spared)
 {
-	u64 step = time * x->permille / 1000;
+	u64 step = time * permille / 1000;
 
-	if (x->arm != ARM_DILATION) {
+	if (spared) {
 		__sync_fetch_and_add(&t->local, step);
 		if (core)
 			core->local += step;
 	}
 	__sync_fetch_and_add(&c->granted, step);
+}
+
+// How many threads of the target work side by side: those in a pause would, were it not for us.
+static __always_inline u64 parallelism(struct clock *c)
+{
+	u64 threads = c->runnable < CPUS ? c->runnable : CPUS;
+
+	return threads ? threads : 1;
 }
 
 // Loops that wait for a change of memory contain the instruction PAUSE, as the processor manuals ask for.
@@ -138,11 +146,12 @@ static __always_inline void note_ahead(struct thread *t, struct clock *c, struct
 
 int count_sample(struct bpf_perf_event_data *ctx)
 {
-	u64 now = bpf_ktime_get_ns(), *samples, time;
+	u64 now = bpf_ktime_get_ns(), time;
 	u32 tid = bpf_get_current_pid_tgid(), region;
 	bool user = ctx->regs.cs & 3, spins = false;
 	struct clock *c = the_clock();
 	struct experiment *x = the_experiment();
+	struct region_state *state;
 	struct thread *t;
 	struct core *core;
 
@@ -174,18 +183,22 @@ int count_sample(struct bpf_perf_event_data *ctx)
 		if (t->flags & F_LINKED)
 			count(C_LINKED_NS, time);
 	}
+	state = region_states.lookup(&region);
+	if (!state)
+		return 0;
+	__sync_fetch_and_add(&state->serial, SERIAL_UNIT / parallelism(c));
+	if (state->given && x->given && running(x, c, now))
+		grant(t, core, c, time, state->given, true);
 	if (region) {
 		count(C_IN_SCOPE, 1);
 #if ATTRIBUTION != BY_ANY_FRAME
-		samples = region_samples.lookup(&region);
-		if (samples)
-			__sync_fetch_and_add(samples, 1);
+		__sync_fetch_and_add(&state->samples, 1);
 #endif
 		if (region == x->region && x->arm > ARM_OFF) {
 			count(C_SELECTED, 1);
 			count(C_SELECTED_NS, time);
-			if (running(x, c, now))
-				grant(t, core, x, c, time);
+			if (running(x, c, now) && !tries_nothing(x))
+				grant(t, core, c, time, x->permille, x->arm != ARM_DILATION);
 			else if (now >= x->deadline_ns)
 				count(C_EXPIRED, 1);
 		}

@@ -246,6 +246,24 @@ static __always_inline void enter_core(struct thread *b, bool held, bool idle, s
 	set_runnable(b, c);
 }
 
+// As the tracepoint has it: a zombie, or gone altogether. Only at its last switch is a thread done: before, it wakes those that
+// wait for its end, who must not get ahead of it. (sched_process_exit comes earlier than that since Linux 6.16.)
+#define STATE_DEAD 0x30
+
+static __always_inline void forget_thread(u32 tid)
+{
+	struct clock *c = the_clock();
+	struct thread *t = threads.lookup(&tid);
+
+	if (!t || !c)
+		return;
+	clear_runnable(t, c);
+	uncount(__sync_lock_test_and_set(&t->waits_in, 0));
+	release_answer(t, tid);
+	threads.delete(&tid);
+	thread_regions.delete(&tid);
+}
+
 // Each side on its own: the verifier does not accept what the compiler makes of a test of two pointers.
 static __always_inline bool switch_out(u32 tid, long state, u64 now)
 {
@@ -261,6 +279,10 @@ static __always_inline bool switch_out(u32 tid, long state, u64 now)
 		return false;
 	sync_thread(t, x);
 	leave_core(t, state, core, c, x, now);
+	if (state & STATE_DEAD) {
+		forget_thread(tid);
+		return true;
+	}
 	if (!in_pause(t))
 		note_wait(t, state, c, x, now);
 	return true;
@@ -392,27 +414,13 @@ TRACEPOINT_PROBE(sched, sched_process_fork)
 	parent = current_thread(c, x);
 	if (!parent)
 		return 0;
-	t = new_thread(child, 0, parent->local, x);
+	t = new_thread(child, 0, parent->local, parent->cost, x);
 	if (!t)
 		return 0;
 	t->parent = id >> 32;
 	t->queue_ns = bpf_ktime_get_ns();
 	t->queue_clock = c->granted;
 	return 0;
-}
-
-static __always_inline void forget_thread(u32 tid)
-{
-	struct clock *c = the_clock();
-	struct thread *t = threads.lookup(&tid);
-
-	if (!t || !c)
-		return;
-	clear_runnable(t, c);
-	uncount(__sync_lock_test_and_set(&t->waits_in, 0));
-	release_answer(t, tid);
-	threads.delete(&tid);
-	thread_regions.delete(&tid);
 }
 
 // The thread that calls exec takes the id of the group's leader; the handler and the mappings are gone.
@@ -439,12 +447,6 @@ TRACEPOINT_PROBE(sched, sched_process_exec)
 	t = current_thread(c, x);
 	if (t)
 		t->local = local;
-	return 0;
-}
-
-TRACEPOINT_PROBE(sched, sched_process_exit)
-{
-	forget_thread(bpf_get_current_pid_tgid());
 	return 0;
 }
 

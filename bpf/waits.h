@@ -100,7 +100,7 @@ static __always_inline void grant_waits(struct experiment *x, struct clock *c, u
 	if (!number || !*number || !time)
 		return;
 	count(C_SELECTED_NS, *number * time);
-	if (!running(x, c, now))
+	if (!running(x, c, now) || tries_nothing(x))
 		return;
 	step = time * x->permille / 1000;
 	__sync_fetch_and_add(&c->waited, step);

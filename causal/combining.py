@@ -32,14 +32,22 @@ def combine(profiles: Sequence[Profile]) -> Profile:
                 f"{first.path} is a profile of {_program(first)}, {other.path} of {_program(other)}",
                 "give profiles of one program; two versions of it are for `causal-bpf compare BEFORE AFTER`",
             )
+        if first.given != other.given:
+            raise UsageError(
+                f"{first.path} and {other.path} were recorded with different --given",
+                "their experiments start from different programs: report each alone",
+            )
     points = {point.name: point for profile in profiles for point in profile.header.progress_points}
     regions: dict[str, Region] = {}
     samples: Counter[str] = Counter()
+    serial: dict[str, float] = {}
     waits: dict[str, Counter[str]] = {}
     for profile in profiles:
         for region in profile.regions:
             regions.setdefault(region.name, region)
         samples.update(profile.samples)
+        for name, amount in profile.serial.items():
+            serial[name] = serial.get(name, 0.0) + amount
         for region_name, classes in profile.waits.items():
             waits.setdefault(region_name, Counter()).update(classes)
     return Profile(
@@ -53,6 +61,8 @@ def combine(profiles: Sequence[Profile]) -> Profile:
         end=_end([profile.end for profile in profiles]),
         truncated=any(profile.truncated for profile in profiles),
         path=first.path,
+        # One profile without them (an older one) makes the shares unknown.
+        serial=serial if all(profile.serial or not profile.samples for profile in profiles) else {},
         settled={region: rule for profile in profiles for region, rule in profile.settled.items()},
     )
 

@@ -16,7 +16,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,6 +46,8 @@ SPACE = np.dtype([("first", "<u4"), ("count", "<u4")])
 UNWIND_PAGE = np.dtype("<u8")
 UNWIND_MODULE = np.dtype([("first_page", "<u4"), ("pages", "<u4"), ("page", "<u4"), ("pad", "<u4")])
 RANGE = np.dtype([("start", "<u8"), ("end", "<u8"), ("region", "<u4"), ("pad", "<u4")])
+REGION_STATE = np.dtype([("samples", "<u8"), ("serial", "<u8"), ("given", "<u8")])
+_SERIAL_UNIT = 65536
 
 _INTERRUPTS = (
     "irq:irq_handler", "irq_vectors:local_timer", "irq_vectors:reschedule", "irq_vectors:call_function",
@@ -67,7 +69,7 @@ class _Loaded:
     mappings: npt.NDArray[Any]
     spaces: npt.NDArray[Any]
     ranges: npt.NDArray[Any]
-    region_samples: npt.NDArray[np.uint64]
+    region_states: npt.NDArray[Any]
     unwind: Memory
     waiting: npt.NDArray[np.uint64]
     maps: list[mmap.mmap] = field(default_factory=list)
@@ -145,6 +147,7 @@ class Engine:
         self._probes: list[int] = []  # closing one detaches it
         self._plan: WindowPlan | None = None
         self._generation = 0
+        self._given: dict[int, float] = {}
         self._open_start: Any = None
         self._wandered_s = 0.0
         self.wait_mode = WaitMode.NONE
@@ -179,7 +182,7 @@ class Engine:
             mappings=map_array(bpf, "mappings", MAPPING, self.options.max_mappings, maps),
             spaces=map_array(bpf, "spaces", SPACE, self.options.max_spaces, maps),
             ranges=map_array(bpf, "ranges", RANGE, self.options.max_ranges, maps),
-            region_samples=map_array(bpf, "region_samples", np.dtype("<u8"), self.options.max_regions, maps),
+            region_states=map_array(bpf, "region_states", REGION_STATE, self.options.max_regions, maps),
             unwind=Memory(
                 rows=map_array(bpf, "unwind_rows", ROW_DTYPE, self.options.max_unwind_rows, maps),
                 pages=map_array(bpf, "unwind_pages", UNWIND_PAGE, self.options.max_unwind_pages, maps),
@@ -419,6 +422,13 @@ class Engine:
 
     # --- windows -----------------------------------------------------------------------------------------------------
 
+    def give(self, speedups: Mapping[int, float]) -> None:
+        """From the next window on these regions have a virtual speedup (a fraction) in all arms, baselines included."""
+        self._given = dict(speedups)
+        self._kernel.region_states["given"] = 0
+        for region, speedup in speedups.items():
+            self._kernel.region_states["given"][region] = round(speedup * 1000)
+
     def begin(self, plan: WindowPlan) -> int:
         """Start a window; returns when it will have ended, in monotonic ns. The clock is off between windows."""
         kernel = self._kernel
@@ -448,7 +458,8 @@ class Engine:
         leaf.began_ns, leaf.deadline_ns = began_ns, deadline_ns
         leaf.edge_ns[:] = list(edges)
         leaf.arm, leaf.region, leaf.permille = int(plan.arm), plan.region, round(plan.speedup * 1000)
-        leaf.sample_cost_ns, leaf.waits = self.sample_cost_ns, int(self.wait_mode)
+        leaf.sample_cost_ns, leaf.given = self.sample_cost_ns, int(bool(self._given))
+        leaf.waits = int(self.wait_mode)
         table[ctypes.c_int(self._generation & 1)] = leaf
         self._kernel.bpf["generation"][ctypes.c_int(0)] = ctypes.c_uint64(self._generation)
 
@@ -503,7 +514,8 @@ class Engine:
         return self._read(*cuts)
 
     def _read(self, start: Any, middle: Any, end: Any) -> WindowReading:
-        placebo = self._plan is not None and self._plan.arm is Arm.PLACEBO
+        # As `is_placebo` in bpf/clock.h.
+        placebo = self._plan is not None and self._plan.arm is Arm.PLACEBO and not self._given
 
         def taken(cut: Any) -> int:
             return int((cut.cost - start.cost) if placebo else (cut.granted - start.granted))
@@ -536,7 +548,11 @@ class Engine:
 
     def region_samples(self) -> npt.NDArray[np.uint64]:
         """Samples by region id since loading (a copy)."""
-        return self._kernel.region_samples.copy()
+        return np.array(self._kernel.region_states["samples"])
+
+    def serial_samples(self) -> npt.NDArray[np.float64]:
+        """The same, each sample divided by how many threads could run at that moment; at 0 those outside of regions."""
+        return self._kernel.region_states["serial"] / float(_SERIAL_UNIT)
 
     def sites(self) -> dict[int, tuple[int, int]]:
         """Call sites seen since loading: region id -> (region, region of the next frame in scope above it, or 0)."""

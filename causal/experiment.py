@@ -103,6 +103,7 @@ class Experiments:
     def __post_init__(self) -> None:
         self.lengths = Lengths(self.planner.options)
         self._cpus: dict[int, float] = {}
+        self._given_stretch = 1.0  # wall time per effective time of a baseline with a given speedup
         self._running: dict[int, _Running] = {}
         self._started_ns = self.world.now_ns()
         self._duration_ns: int | None = None
@@ -193,7 +194,7 @@ class Experiments:
     def _stretched(self, arm: Arm, pair: Pair) -> tuple[float, float]:
         """The level of a window of this arm, and its wall time per effective time."""
         level = max(pair.level, _LEAST_DOSE) if arm is Arm.DILATION else pair.level
-        return level, stretch(arm, self._cpus.get(pair.region, 1.0), level)
+        return level, stretch(arm, self._cpus.get(pair.region, 1.0), level) * self._given_stretch
 
     def _least_ns(self, pair: Pair) -> int:
         """Wall time a pair takes with the shortest windows."""
@@ -252,6 +253,8 @@ class Experiments:
         if arm is Arm.PLACEBO:
             self._observe_rates(reading)
             self._cpus[pair.region] = busy_cpus(reading)
+            if self.planner.given and reading.effective_ns > 0:
+                self._given_stretch = reading.wall_ns / reading.effective_ns
         if not self.points:
             return
         first, wall = reading.points[0].half_visits, reading.effective_ns

@@ -1,7 +1,7 @@
 """Brings the pause handler into processes that run already, by the small program `causal-inject`.
 
-It is a program of its own because it must finish what it began: a thread abandoned half-way would crash. So it is
-detached: neither Ctrl-C nor the end of the profiler reaches it.
+It is a program of its own, and detached, so that it finishes what it began: neither Ctrl-C nor the end of the profiler
+reaches it. Killed itself it does no harm either: bpf/stub/landing_x86_64.c.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ def parse_report(process: Process, line: str) -> Injected:
         "gone": (f"{who} ended while we attached", "attach to one that runs"),
         "denied": (f"{who} may not be traced: {detail}", f"run as root, end its debugger if it has one, {NO_PAUSES}"),
         "stuck": (f"{who} sits in an uninterruptible system call", "try again when it runs"),
+        "taken": (f"{who} is being prepared by another causal-bpf, or one has just died in it", "try again in 3 s"),
         "unfit": (f"{who}: {detail}", f"only 64-bit programs can be paused; {NO_PAUSES}"),
         "busy": (
             f"{who} has handlers of its own for both SIGURG and SIGWINCH, so no signal is left to pause it with",

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-PERF_TYPE_HARDWARE, PERF_COUNT_HW_CPU_CYCLES = 0, 0
+PERF_TYPE_HARDWARE, PERF_COUNT_HW_CPU_CYCLES, PERF_COUNT_HW_INSTRUCTIONS = 0, 0, 1
 PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK = 1, 0
 BPF_F_MMAPABLE = 1 << 10
 PROG_TYPE_KPROBE, PROG_TYPE_PERF_EVENT = 2, 7
@@ -28,6 +28,9 @@ _MAP_CREATE, _PROG_LOAD, _LINK_CREATE = 0, 5, 28
 _MAP_TYPE_ARRAY = 2
 _ATTR_SIZE = 128
 _PERF_FLAG_FD_CLOEXEC = 8
+# Bits of struct perf_event_attr.
+_DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HV, _ENABLE_ON_EXEC = 1 << 0, 1 << 1, 1 << 5, 1 << 6, 1 << 12
+_FORMAT_TIMES = 1 | 2  # PERF_FORMAT_TOTAL_TIME_ENABLED and _RUNNING
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -134,6 +137,22 @@ def open_perf_event(event_type: int, config: int, path: str | None = None) -> in
         struct.pack_into("=Q", attributes, 40, 1)
     cpu = min(os.sched_getaffinity(0))
     return _syscall("perf_event_open", attributes, -1, cpu, -1, _PERF_FLAG_FD_CLOEXEC)
+
+
+def open_counter(event_type: int, config: int, pid: int) -> int:
+    """Count an event in the user mode of a process, its threads and children, from its next exec on; a descriptor."""
+    attributes = ctypes.create_string_buffer(_ATTR_SIZE)
+    struct.pack_into("=IIQ", attributes, 0, event_type, _ATTR_SIZE, config)
+    struct.pack_into("=Q", attributes, 32, _FORMAT_TIMES)
+    flags = _DISABLED | _INHERIT | _EXCLUDE_KERNEL | _EXCLUDE_HV | _ENABLE_ON_EXEC
+    struct.pack_into("=Q", attributes, 40, flags)
+    return _syscall("perf_event_open", attributes, pid, -1, -1, _PERF_FLAG_FD_CLOEXEC)
+
+
+def read_counter(descriptor: int) -> tuple[int, int, int]:
+    """What was counted, in how many ns, and in how many of these the CPU's counter was ours."""
+    value, enabled_ns, running_ns = struct.unpack("=3Q", os.read(descriptor, 24))
+    return value, enabled_ns, running_ns
 
 
 def mount(source: str, target: Path, kind: str) -> None:

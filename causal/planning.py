@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from causal.race import Rule, RunningGain
+from causal.race import Noise, Rule, RunningGain
 from causal.windows import Arm
 
 # Below this share of the samples a region is not worth an experiment: even gone, the program would gain less than that.
@@ -118,7 +118,10 @@ def stretch(arm: Arm, cpus: float, level: float) -> float:
 
 
 class Planner:
-    """Draws pairs. `levels` in percent; `only` restricts the regions; the rest is decided by samples and `rng`."""
+    """Draws pairs. `levels` in percent; `only` restricts the regions; the rest is decided by samples and `rng`.
+
+    `given` are regions that are not tried because they have a speedup in all windows.
+    """
 
     def __init__(
         self,
@@ -127,12 +130,14 @@ class Planner:
         only: frozenset[int] | None = None,
         options: PlanOptions | None = None,
         observe_only: bool = False,
+        given: Collection[int] = (),
     ) -> None:
         self._rng = rng
         self._observe_only = observe_only  # nothing can be paused: no pairs, only looks
         self._levels = tuple(levels) if levels else LADDERS[0]
         self._fixed_levels = bool(levels)
         self._only = only
+        self.given = frozenset(given)  # have a speedup already
         self.options = options or PlanOptions()
         self._most_regions = 0
         self._pairs: Counter[int] = Counter()
@@ -163,9 +168,9 @@ class Planner:
     def candidates(self, samples: Mapping[int, int]) -> dict[int, float]:
         """Regions worth trying -> their share of the in-scope samples."""
         total = sum(samples.values()) or 1
-        shares = {region: count / total for region, count in samples.items() if count}
+        shares = {region: count / total for region, count in samples.items() if count and region not in self.given}
         if self._only is not None:
-            return {region: max(shares.get(region, 0.0), MIN_SHARE) for region in sorted(self._only)}
+            return {region: max(shares.get(region, 0.0), MIN_SHARE) for region in sorted(self._only - self.given)}
         worth = [region for region, share in shares.items() if share >= MIN_SHARE]
         # Regions that were begun go on: a verdict half made is worth more than a new start. One that is settled has
         # taken less than its part of the time, and another takes its place.
@@ -178,12 +183,16 @@ class Planner:
         points = self._running[region]
         for point, gain in gains.items():
             points[point].add(level, gain)
-        rules = [running.settled() for running in points.values()]
+        rules = [running.settled(self._noise_elsewhere(region, point)) for point, running in points.items()]
         if region in self.settled or not rules or None in rules:
             return None
         # Every point was stopped when the last was: one that made it wait for its effect makes all of them sequences.
         self.settled[region] = "effect" if "effect" in rules else "precise"
         return self.settled[region]
+
+    def _noise_elsewhere(self, region: int, point: str) -> Noise:
+        others = (points[point].noise for other, points in self._running.items() if other != region and point in points)
+        return sum(others, Noise())
 
     def next_pair(self, samples: Mapping[int, int]) -> Pair | None:
         """The next pair given the samples per region of late; None when nothing in scope runs."""

@@ -131,7 +131,11 @@ class End:
 class Profile:
     """A whole profile in memory. `samples` maps regions to their samples over the run; `truncated` says that the
     last record was cut off. `path` is where it was read from, or empty; `settled` has the rule by region left early;
-    `waits`: region ("" for code in none) -> class of wait -> thread time in ns."""
+    `waits`: region ("" for code in none) -> class of wait -> thread time in ns.
+
+    `serial` are the samples of regions, each divided by how many threads could run at that moment; the sum over
+    everything is End.diagnosis["serial_samples"].
+    """
 
     header: Header
     regions: tuple[Region, ...] = ()
@@ -144,6 +148,12 @@ class Profile:
     path: str = ""
     settled: Mapping[str, str] = field(default_factory=dict)
     waits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    serial: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def given(self) -> dict[str, float]:
+        """Regions that were so much (fractions) faster in all experiments, baselines included."""
+        return dict(self.header.options.get("given") or {})
 
 
 class ProfileWriter:
@@ -223,9 +233,10 @@ class ProfileWriter:
         """Records how long profiling lasted."""
         self._write({"type": "runtime", "time": time_ns})
 
-    def samples(self, region: str, count: int) -> None:
-        """Records the samples of a region over the whole run."""
-        self._write({"type": "samples", "location": region, "count": count})
+    def samples(self, region: str, count: int, serial: float | None = None) -> None:
+        """Records the samples of a region over the whole run; `serial` as in Profile."""
+        known = {} if serial is None else {"serial": round(serial, 2)}
+        self._write({"type": "samples", "location": region, "count": count} | known)
 
     def waits(self, region: str, classes_ns: Mapping[str, int]) -> None:
         """Records how long the threads waited in a region over the whole run, by class of wait."""
@@ -315,6 +326,7 @@ class ProfileReader:
         self._waits: dict[str, Counter[str]] = {}
         self._times: dict[str, int] = {}
         self._settled: dict[str, str] = {}
+        self._serial: dict[str, float] = {}
         self._end: End | None = None
 
     def read(self) -> Profile:
@@ -336,6 +348,7 @@ class ProfileReader:
             truncated=self._truncated,
             path=self._name,
             settled=self._settled,
+            serial=self._serial,
             waits=self._waits,
         )
 
@@ -387,6 +400,8 @@ class ProfileReader:
         elif kind == "samples":
             location = str(record["location"])
             self._samples[location] = self._samples.get(location, 0) + int(record["count"])
+            if record.get("serial") is not None:
+                self._serial[location] = self._serial.get(location, 0.0) + float(record["serial"])
         elif kind == "waits":
             classes = {str(name): int(spent_ns) for name, spent_ns in record["classes"].items()}
             self._waits.setdefault(str(record["location"]), Counter()).update(classes)

@@ -5,7 +5,9 @@ and Mansour, JMLR 7, 2006), so that time goes where a verdict is open. Two rules
 
 - *precise*: the fixed-sample interval of the gain is narrow enough for any verdict, "no effect" included. Whether it is
   narrow depends on the noise and not on the gain, so the interval needs no correction (Chow and Robbins, Annals of
-  Mathematical Statistics 36, 1965), provided that the noise is not just underestimated: its upper bound must do.
+  Mathematical Statistics 36, 1965), provided that the noise is not just underestimated: of many regions looked at after
+  every pair, those would be ended whose few pairs happen to agree, and their intervals would be too short. So the noise
+  is never taken for less than that of all regions together, and then at its upper bound.
 - *effect*: the gain is beyond doubt, and known well in proportion. That does depend on the gain, and looking until it
   is so would find something in noise: the test is a confidence sequence, an interval that holds at all times together
   (Robbins, 1970; as in Howard, Ramdas, McAuliffe and Sekhon, Annals of Statistics 49, 2021), and the analysis reports
@@ -27,10 +29,28 @@ _PRECISE_HALF_WIDTH = 0.02
 _EFFECT_PART = 0.25
 _MIN_PAIRS = 6
 _ALPHA = 0.05
+# Of the bound on the noise: one in a thousand, since it is looked at after every pair of every region.
+_NOISE_Z = 3.09
 _Z = 1.959963985
 # The number of pairs at which the confidence sequence is tightest.
 _TUNED_FOR = 12.0
 _NARROWEST = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """What pairs differ by beyond the gain: their squared misfit in sum, and its degrees of freedom."""
+
+    misfit: float = 0.0
+    df: float = 0.0
+
+    def __add__(self, other: Noise) -> Noise:
+        return Noise(self.misfit + other.misfit, self.df + other.df)
+
+    @property
+    def variance(self) -> float:
+        """Of one pair; 0 while nothing is known."""
+        return self.misfit / self.df if self.df > 0 else 0.0
 
 
 @dataclass(slots=True)
@@ -54,28 +74,42 @@ class RunningGain:
         """The gain at a virtual speedup of 100 %."""
         return self._products / self._levels if self._levels else 0.0
 
-    def half_width(self) -> float:
-        """Of the fixed-sample 95 % interval of the slope; infinite below three pairs."""
+    @property
+    def noise(self) -> Noise:
+        """That of the pairs about the line."""
+        return Noise(max(0.0, self._gains - self.slope * self._products), max(0.0, self.pairs - 1.0))
+
+    def half_width(self, least_variance: float = 0.0) -> float:
+        """Of the fixed-sample 95 % interval of the slope; infinite below three pairs.
+
+        `least_variance`: what the variance of a pair is at least, whatever these pairs say.
+        """
         if self.pairs < 3:
             return math.inf
-        df = self.pairs - 1
-        misfit = max(0.0, self._gains - self.slope * self._products)
-        return t_quantile(df) * math.sqrt(max(misfit / df / self._levels, _NARROWEST))
+        variance = max(self.noise.variance, least_variance) / self._levels
+        return t_quantile(self.pairs - 1) * math.sqrt(max(variance, _NARROWEST))
 
-    def settled(self) -> Rule | None:
-        """The rule that makes more pairs needless; None while the verdict is open."""
-        half = self.half_width()
-        if self.pairs >= _MIN_PAIRS and half * _noise_bound(self.pairs - 1) <= _PRECISE_HALF_WIDTH:
+    def settled(self, elsewhere: Noise | None = None) -> Rule | None:
+        """The rule that makes more pairs needless; None while the verdict is open.
+
+        `elsewhere` is the noise of the other regions at the same point.
+        """
+        known = self.noise + (elsewhere or Noise())
+        careful = self.half_width(known.variance) * _noise_bound(known.df)
+        if self.pairs >= _MIN_PAIRS and careful <= _PRECISE_HALF_WIDTH:
             return "precise"
+        half = self.half_width()
         sequence = half * sequence_factor(self.pairs)
         beyond = abs(self.slope) - sequence > WORTHWHILE_GAIN and sequence <= _EFFECT_PART * abs(self.slope)
         return "effect" if self.pairs >= _MIN_PAIRS and beyond else None
 
 
 def _noise_bound(df: float) -> float:
-    # The upper 95 % bound of a standard deviation, relative to its estimate (Wilson and Hilferty's chi-squared).
+    # The upper bound of a standard deviation, relative to its estimate (Wilson and Hilferty's chi-squared).
+    if df <= 0:
+        return math.inf
     part = 2.0 / (9.0 * df)
-    return math.pow(max(1.0 - part - 1.645 * math.sqrt(part), 0.05), -1.5)
+    return math.pow(max(1.0 - part - _NOISE_Z * math.sqrt(part), 0.05), -1.5)
 
 
 def sequence_factor(pairs: float) -> float:

@@ -36,7 +36,7 @@ from causal.project import ProjectScope
 from causal.quota import stolen_ns, throttled_periods
 from causal.regions import RegionTable, Scope
 from causal.repetition import END_TO_END, Repetitions
-from causal.selection import check_unit, find_regions
+from causal.selection import check_unit, find_given, find_regions
 from causal.symbols.elf import Binary
 from causal.symbols.executables import find_command, resolve_executable
 from causal.symbols.libraries import libraries_of
@@ -60,6 +60,7 @@ class RecordingOptions:
     binaries: Sequence[str] = ()
     sources: Sequence[str] = ()
     only: Sequence[str] = ()
+    given: Sequence[tuple[str, float]] = ()  # regions (patterns) and the fractions they are faster by in all windows
     speedups: Sequence[int] | None = None
     duration_s: float | None = None
     period_ns: int | None = None
@@ -199,6 +200,7 @@ def prepared(
 ) -> Iterator[Recorder]:
     """The engine loaded and the profile opened, with nothing on the clock yet; both are closed at the end."""
     rng = random.Random(options.seed)
+    given = find_given(options, subject.table, subject.only)
     began_ns = time.monotonic_ns()
     with (
         Engine(replace(options.engine, attribution=options.attribution), rng) as engine,
@@ -209,14 +211,16 @@ def prepared(
         engine.sample_cost_ns = measure_sample_cost(engine)
         engine.set_period(options.period_ns or choose_period(engine.sample_cost_ns, options.overhead))
         engine.write_ranges(subject.table.ranges)
+        engine.give(given)
         for number, probes in enumerate(subject.probes.values()):
             for probe in probes:
                 engine.attach_point(number, probe.path, probe.file_offset)
         handlers = Handlers(Table(engine.answers_fd, engine.options.max_answers)) if options.pauses else None
         target = Target(engine, subject.table, subject.scope, handlers, claims)
         yield Recorder(
-            options, subject, engine, writer, rng, interruption, observe, report, began_ns, handlers, claims, target
-        )
+            options, subject, engine, writer, rng, interruption, observe, report, began_ns, handlers, claims, target,
+            given,
+        )  # fmt: skip
 
 
 @dataclass
@@ -235,6 +239,7 @@ class Recorder:
     handlers: Handlers | None
     claims: Claims
     target: Target
+    given: Mapping[int, float] = field(default_factory=dict)
     startup_ns: int = 0
 
     def add_companions(self) -> None:
@@ -251,7 +256,7 @@ class Recorder:
         return self.handlers is not None and self.target.registered()
 
     def planner(self, observe_only: bool = False) -> Planner:
-        return Planner(self.rng, self.options.speedups, self.subject.only, PlanOptions(), observe_only)
+        return Planner(self.rng, self.options.speedups, self.subject.only, PlanOptions(), observe_only, self.given)
 
     def experiments(self, alive: Callable[[], bool], throttled: Callable[[], int]) -> Experiments:
         """Windows on a target that runs."""
@@ -296,6 +301,7 @@ class Recorder:
                     "threshold_ns": self.options.engine.threshold_ns,
                     "max_settle_ns": PlanOptions().max_settle_ns,
                     "only": list(self.options.only),
+                    "given": {self.subject.table.region(number).name: part for number, part in self.given.items()},
                     "speedups": list(self.options.speedups or ()),
                 },
                 progress_points=tuple(
@@ -310,10 +316,13 @@ class Recorder:
     def finish(self, reason: str, exit_status: int | None, pairs: int, notes: Sequence[str] = ()) -> None:
         """Write the last records; `notes` are for the user."""
         counters = self.engine.counters()
-        samples = self.engine.region_samples()
+        samples, serial = self.engine.region_samples(), self.engine.serial_samples()
         for region in self.subject.table:
             if samples[region.id]:
-                self.writer.samples(region.name, int(samples[region.id]))
+                # What runs anywhere below a region is counted for it, but shared out to the innermost one only.
+                inclusive = self.options.attribution is Attribution.ANY_FRAME
+                own = None if inclusive else float(serial[region.id])
+                self.writer.samples(region.name, int(samples[region.id]), own)
         self._write_waits()
         run_ns = time.monotonic_ns() - self.began_ns
         self.writer.runtime(run_ns)
@@ -325,7 +334,7 @@ class Recorder:
                 samples_in_scope=counters["in_scope"],
                 period_ns=self.engine.options.period_ns,
                 run_ns=run_ns,
-                diagnosis=self._diagnosis(counters, pairs),
+                diagnosis=self._diagnosis(counters, pairs) | {"serial_samples": round(float(serial.sum()), 2)},
                 messages=(*self._messages(counters), *notes),
             )
         )

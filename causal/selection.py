@@ -56,6 +56,27 @@ def find_regions(
     return scope, table, only
 
 
+def find_given(options: RecordingOptions, table: RegionTable, only: frozenset[int] | None) -> dict[int, float]:
+    """The regions that `--given` means, by id, and their speedups (fractions). Raises CausalError or UsageError."""
+    if not options.given:
+        return {}
+    if options.attribution is not Attribution.INNERMOST:
+        raise UsageError("--given goes by the innermost frame alone", "leave out --callers and --inclusive")
+    if table.unit not in CODE_UNITS:
+        raise UsageError(
+            f"--given needs regions that are known beforehand, which the unit {table.unit} has not",
+            f"use --unit {', '.join(CODE_UNITS[:-1])} or {CODE_UNITS[-1]}",
+        )
+    if not options.pauses:
+        raise UsageError("--given is a virtual speedup, and there are none with --no-pauses", "leave one of them out")
+    given: dict[int, float] = {}
+    for pattern, speedup in options.given:
+        given.update((region.id, speedup) for region in table.select([pattern]))
+    if only is not None and only <= given.keys():
+        raise UsageError("--only names nothing but what is given", "name the regions to try beside it, or leave it out")
+    return given
+
+
 def by_site(options: RecordingOptions) -> bool:
     """Whether regions are split by their call sites, which turn up while the target runs."""
     return options.attribution is Attribution.CALL_SITE

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from causal import capabilities
+from causal.attachment import AttachOptions, examine_members, find_members
 from causal.child import Child
 from causal.engine import Engine
 from causal.interruption import Interruption
+from causal.processes import is_alive
 from causal.project import ProjectScope
-from causal.recording import RunOptions, Subject, examine
+from causal.recording import RecordingOptions, RunOptions, Subject, examine
 from causal.regions import RegionTable, Scope
 from causal.symbols.elf import Binary
 from causal.target import Target
@@ -54,23 +56,36 @@ def survey(options: RunOptions, interruption: Interruption) -> Survey:
     capabilities.require()
     capabilities.ensure_tracefs()
     subject = examine(options)
-    half_s = (options.duration_s or LOOK_S) / 2
     with Engine(options.engine) as engine:
         engine.load()
         child = Child.start(subject.program, options.command, None, subject.owner)
         engine.add_process(child.pid)
         child.release()
-
-        def ended() -> bool:
-            return child.poll() is not None or interruption()
-
         try:
-            regions, samples, in_scope = _look(engine, subject.table, subject.scope, half_s, ended)
-            places = _places(engine, subject, half_s, ended)
+            looked = _survey(options, engine, subject, lambda: child.poll() is not None or interruption())
         finally:
             status = child.poll()
             child.terminate(5.0, time.sleep)
-    return Survey(subject.unit, regions, places, samples, in_scope, status)
+    return replace(looked, status=status)
+
+
+def survey_processes(options: AttachOptions, interruption: Interruption) -> Survey:
+    """Look at processes that run already, and do nothing to them. Raises CausalError with a remedy."""
+    capabilities.require()
+    capabilities.ensure_tracefs()
+    members = find_members(options)
+    subject = examine_members(options, members)
+    with Engine(options.engine) as engine:
+        engine.load()
+        for process in members.all:
+            engine.add_process(process.pid, follow=options.children)
+        return _survey(options, engine, subject, lambda: not any(map(is_alive, members.roots)) or interruption())
+
+
+def _survey(options: RecordingOptions, engine: Engine, subject: Subject, ended: Callable[[], bool]) -> Survey:
+    half_s = (options.duration_s or LOOK_S) / 2
+    regions, samples, in_scope = _look(engine, subject.table, subject.scope, half_s, ended)
+    return Survey(subject.unit, regions, _places(engine, subject, half_s, ended), samples, in_scope, None)
 
 
 def _places(engine: Engine, subject: Subject, length_s: float, ended: Callable[[], bool]) -> list[Share]:

@@ -35,6 +35,15 @@ def percents(text: str) -> list[int]:
     return sorted(levels)
 
 
+def given(text: str) -> tuple[str, float]:
+    """A region and the fraction by which it is faster: `parse=50%`. Names may contain `=` themselves."""
+    name, _, amount = text.rpartition("=")
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%?\s*", amount)
+    if not name or not match or not 0 < float(match[1]) <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a region and its speedup such as parse=50%")
+    return name, float(match[1]) / 100
+
+
 def percent(text: str) -> float:
     """A fraction: `3%`, `3` and `0.5%` are percent."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%?\s*", text)

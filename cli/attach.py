@@ -48,13 +48,17 @@ class AttachCommand:
             "--children", action=argparse.BooleanOptionalAction, default=True,
             help="their children too, those of now and those to come (default: yes)",
         )  # fmt: skip
-        declare_measurement(parser)
+        declare_measurement(parser).add_argument(
+            "--list-regions", action="store_true",
+            help="no experiments: look at the processes (for --duration, default 10s) and list what could be sped up",
+        )  # fmt: skip
         declare_conduct(parser, "Ctrl-C, or when they end")
         declare_output(parser)
         parser.epilog = examples(
             ("sudo causal-bpf attach 4711 -p handle_request --duration 1m", "profile a running server for a minute"),
             ("sudo causal-bpf attach --name postgres -p EndCommand --with $(pgrep pgbench)", "with its load generator"),
             ("sudo causal-bpf attach 12 34 -u process -p reply", "which of two programs is worth making faster?"),
+            ("sudo causal-bpf attach 4711 --list-regions", "what could be sped up; nothing is done to the process"),
             ("sudo causal-bpf attach 4711 -p work --no-pauses", "touch nothing: shares and rates only"),
         )
 
@@ -64,6 +68,12 @@ class AttachCommand:
 
         options = _options(args)
         with interruptible() as interruption:
+            if args.list_regions:
+                from causal.survey import survey_processes
+                from cli.regions import print_survey
+
+                print_survey(survey_processes(options, interruption))
+                return 0
             if not options.points:
                 from causal.suggestion import suggest_for_process
 

@@ -38,6 +38,10 @@ class ExplainCommand:
             "--inputs", metavar="LIST", type=_names, default=[],
             help="columns that are inputs, as size,width (default: all that stand before the time)",
         )  # fmt: skip
+        what.add_argument(
+            "--by-thread", action="store_true",
+            help="tell apart which thread calls a function, by the names of threads (traces of `trace` know it)",
+        )  # fmt: skip
         how = parser.add_argument_group("how")
         how.add_argument("--clusters", metavar="K", type=positive, help="number of classes (default: chosen)")
         how.add_argument(
@@ -63,6 +67,7 @@ class ExplainCommand:
             ("causal-bpf explain traces.csv", "classes and tree on the terminal"),
             ("causal-bpf explain traces.csv --html why.html", "the same with a plot of all traces"),
             ("causal-bpf explain traces.csv --output peak_memory", "explain memory instead of time"),
+            ("causal-bpf explain traces --by-thread", "is it a matter of which thread does the work?"),
             ("causal-bpf explain traces.csv --tree optimal", "the smallest tree, where functions work together"),
             ("causal-bpf explain traces.jsonl --dot | dot -Tsvg > tree.svg", "a picture of the tree"),
         )
@@ -75,7 +80,7 @@ class ExplainCommand:
         from causal.drt.reading import read_traces
         from causal.tracing.journal import traces_in
 
-        traces = read_traces(traces_in(args.traces), args.inputs, args.output)
+        traces = read_traces(traces_in(args.traces), args.inputs, args.output, args.by_thread)
         options = Options(
             clusters=args.clusters, method=args.method, max_depth=args.max_depth, tree=args.tree,
             max_error=args.max_error, seed=args.seed,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from causal.errors import UsageError
-from cli.arguments import duration, percents, positive, share
+from cli.arguments import duration, given, percents, positive, share
 
 if TYPE_CHECKING:
     from causal.experiment import Status
@@ -56,6 +56,11 @@ def declare_measurement(parser: argparse.ArgumentParser) -> argparse._ArgumentGr
     stacks.add_argument(
         "--inclusive", action="store_true",
         help="count a region for all that it calls, not only where it is the innermost one in scope",
+    )  # fmt: skip
+    what.add_argument(
+        "--given", type=given, metavar="REGION=PERCENT", action="append", default=[],
+        help="what next, after that fix? REGION is so much faster in all experiments, and others are tried beside it "
+        "(as --given parse=50%%); repeatable",
     )  # fmt: skip
     what.add_argument(
         "--speedups", type=percents, metavar="LIST",
@@ -112,6 +117,7 @@ def common_options(args: argparse.Namespace, name: str) -> dict[str, Any]:
         "binaries": args.binary,
         "sources": args.scope,
         "only": args.only,
+        "given": args.given,
         "speedups": args.speedups,
         "duration_s": args.duration,
         "period_ns": round(args.period * 1e9) if args.period else None,

@@ -15,6 +15,8 @@ from causal.errors import CausalError, UsageError
 from causal.profile import Profile
 from cli.command import examples
 
+_COZ_MINIMUM_POINTS = 10
+
 
 class ReportCommand:
     """Shows what profiles say; needs neither root nor the machine on which they were recorded."""
@@ -112,7 +114,14 @@ def _write_coz(profile: Profile, path: Path) -> None:
 
     with _output(path) as out:
         CozReporter(out).render(profile)
-    print(f"written: {path}; `coz plot` opens it")
+    print(f"written: {path}; `coz plot` opens it{_fewest_points(profile)}")
+
+
+def _fewest_points(profile: Profile) -> str:
+    # Its viewer hides curves of fewer points than its slider says, and that starts at 10.
+    levels = {window.level for window in profile.windows if window.arm == "treated" and window.void is None}
+    points = 1 + len(levels)
+    return f" (set its Minimum Points to {points})" if levels and points < _COZ_MINIMUM_POINTS else ""
 
 
 @contextlib.contextmanager

@@ -53,6 +53,7 @@ class RunCommand:
             ("sudo causal-bpf run --repeat 40 -- ./compress file", "a program without a progress point, end to end"),
             ("sudo causal-bpf run -p step --only 'solve_*' -- ./solver", "try only some functions, or solver.c:10-20"),
             ("sudo causal-bpf run -p step -s '!vendor' -b libcore -- ./app", "lines of a library but not of vendor/"),
+            ("sudo causal-bpf run -p step --given 'parse=50%' -- ./app", "what next, when parse takes half its time?"),
             ("sudo causal-bpf run --list-regions -- ./app", "what could be sped up, and its share of the time"),
         )
 

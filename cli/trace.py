@@ -50,8 +50,9 @@ class TraceCommand:
         cost = parser.add_argument_group("time")
         cost.add_argument("--repeat", metavar="N", type=positive, default=5, help="timed runs per input (default: 5)")
         cost.add_argument(
-            "--measure", default="wall", choices=("wall", "cpu"),
-            help="what is explained by default; both are recorded (default: %(default)s)",
+            "--measure", default="wall", choices=("wall", "cpu", "instructions"),
+            help="what is explained by default; times are recorded always, instructions (in user mode) when asked for, "
+            "where the CPU counts them (default: %(default)s)",
         )  # fmt: skip
         cost.add_argument("--seed", type=int, default=0, help="of the random order of runs (default: %(default)s)")
         calls = parser.add_argument_group("calls")
@@ -84,8 +85,8 @@ class TraceCommand:
         live.add_argument(
             "--input", metavar="[NAME=]ARG", action="append", default=[],
             help="input variable: an argument of the begin function by its position, as size=arg2, or by its name "
-            "(where there is debug information), as length; length@parse for one of a function called later in the "
-            "request; string-length:arg1 for the length of a string; repeatable",
+            "(where there is debug information), as length, this.size or request.body.size; length@parse for one of a "
+            "function called later in the request; string-length:text for the length of a string; repeatable",
         )  # fmt: skip
         live.add_argument(
             "--key", metavar="ARG",
@@ -271,6 +272,8 @@ def _print_summary(summary: Summary, directory: Path) -> None:
     went_on = " (went on with what was there)" if summary.resumed else ""
     print(f"{summary.traces:,} traces of {summary.inputs:,} inputs{went_on}")
     print(f"{summary.functions:,} functions counted, {summary.called:,} of them called")
+    if summary.threads:
+        print(f"also by thread ({_some(summary.threads)}): explain --by-thread tells them apart")
     for code, count in sorted(summary.exit_codes.items()):
         complaint = summary.complaints[code]
         print(f"{_how(code)}: {count:,} inputs, kept as a class of their own{f' ({complaint})' if complaint else ''}")

@@ -22,7 +22,7 @@ LIBRARY = HERE / "libcausal-stub.so"
 INJECTOR = HERE / "causal-inject"
 LIBRARY_SOURCES = ("stub.c",)
 HANDLER_SOURCES = ("handler.c",)
-INJECTOR_SOURCES = ("inject.c", "tracee_x86_64.c")
+INJECTOR_SOURCES = ("inject.c", "handover.c", "threads.c", "tracee_x86_64.c", "landing_x86_64.c")
 READER_SOURCES = HERE.parents[1] / "causal" / "symbols" / "native"
 READER = READER_SOURCES / "libcausal-dwarf.so"
 
@@ -81,12 +81,16 @@ def compile_library() -> None:
     _produce(LIBRARY, CFLAGS, [HERE / name for name in LIBRARY_SOURCES], LDFLAGS)
 
 
-def compile_injector() -> None:
-    """Compile the injector with the handler inside; raises BuildError with the compiler's words."""
+def compile_injector(product: Path = INJECTOR, further: Sequence[str] = ()) -> None:
+    """Compile the injector with the handler inside; raises BuildError with the compiler's words.
+
+    `further`: sources and options with which tests make one that dies half-way.
+    """
     handler = HERE / f".handler.{os.getpid()}.o"
     try:
         _produce(handler, [*HANDLER_CFLAGS, "-c"], [HERE / name for name in HANDLER_SOURCES], [])
-        _produce(INJECTOR, STRICT, [*(HERE / name for name in INJECTOR_SOURCES), handler], ["-Wl,-z,noexecstack"])
+        inputs = [*(HERE / name for name in INJECTOR_SOURCES), handler]
+        _produce(product, STRICT, inputs, ["-Wl,-z,noexecstack", *further])
     finally:
         handler.unlink(missing_ok=True)
 

@@ -8,6 +8,7 @@
 // - Calls that are not restartable (epoll_wait, sigtimedwait, ...) have failed with EINTR by then, and nobody but us is
 //   the reason: the result is turned into -ERESTARTNOHAND, to which the same rule applies.
 // - All signals are blocked meanwhile; they stay pending and are delivered afterwards.
+// - At no moment does it depend on us: when this program dies, it finds its way back by itself (landing_x86_64.c).
 // - A restartable sequence that was interrupted is aborted, as the kernel would on preemption: it looks at the program
 //   counter, which is ours while it runs our calls.
 
@@ -21,6 +22,7 @@ struct tracee {
 	pid_t pid, tid;
 	int memory;                    // /proc/PID/mem
 	unsigned long entry;           // address of a system-call instruction
+	unsigned long landing;         // see landing.h
 	struct user_regs_struct before;
 	unsigned long mask_before;
 	int in_event_stop;
@@ -32,17 +34,24 @@ enum outcome {
 	DENIED,    // the kernel does not let us trace it
 	TIMED_OUT, // it does not stop: uninterruptible
 	UNFIT,     // 32-bit code, or no system-call instruction to be found
+	TAKEN,     // other injectors have died in it a moment ago, and their places are not free yet
 	REFUSED,   // a system call of ours failed in the target
 };
 
 // Stop a thread. On anything but OK it is not traced, or will not be once this program ends.
 enum outcome hold(struct tracee *t);
 
+// Make it ready to execute system calls of ours.
+enum outcome prepare(struct tracee *t);
+
 // Let it go on where it was, with this signal mask.
 enum outcome let_go(struct tracee *t, unsigned long mask);
 
 // Execute one system call in it; the result goes to *result (-errno on failure).
 enum outcome call_in(struct tracee *t, long number, const unsigned long arguments[6], long *result);
+
+// Have it close what the injection opened and return its memory (see landing.h), in one go.
+enum outcome clean_up_in(struct tracee *t);
 
 int read_from(const struct tracee *t, unsigned long address, void *to, size_t size);
 int write_to(const struct tracee *t, unsigned long address, const void *from, size_t size);

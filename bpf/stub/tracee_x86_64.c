@@ -1,6 +1,7 @@
 // The architecture's part of the injector: registers, restarts, restartable sequences. See tracee.h.
 
 #define _GNU_SOURCE
+#include "landing.h"
 #include "tracee.h"
 
 #include <errno.h>
@@ -100,7 +101,7 @@ static void leave_restartable_sequence(struct tracee *t)
 {
 	struct rseq_configuration rseq;
 	struct rseq_section section;
-	unsigned long address = 0, none = 0;
+	unsigned long address = 0;
 
 	if (ptrace(PTRACE_GET_RSEQ_CONFIGURATION, t->tid, sizeof(rseq), &rseq) != sizeof(rseq) || !rseq.address)
 		return;
@@ -110,8 +111,7 @@ static void leave_restartable_sequence(struct tracee *t)
 		return;
 	if (t->before.rip - section.start >= section.length)
 		return;
-	t->before.rip = section.abort;
-	write_to(t, rseq.address + 8, &none, sizeof(none));
+	t->before.rip = section.abort; // and the kernel forgets the section when it finds the thread outside of it
 }
 
 static void undo_interruption(struct tracee *t)
@@ -124,32 +124,6 @@ static void undo_interruption(struct tracee *t)
 		t->before.rax = -(long)KERNEL_ERESTARTNOHAND;
 }
 
-// The vDSO has a system-call instruction in every process that has a vDSO; else the one the thread came from.
-static unsigned long find_entry(const struct tracee *t)
-{
-	static unsigned char code[1 << 16];
-	char path[64], line[512];
-	unsigned long low = 0, high = 0, size, i;
-	unsigned char here[2] = {0, 0};
-	FILE *maps;
-
-	snprintf(path, sizeof(path), "/proc/%d/maps", t->pid);
-	maps = fopen(path, "r");
-	while (maps && fgets(line, sizeof(line), maps))
-		if (strstr(line, "[vdso]") && sscanf(line, "%lx-%lx", &low, &high) == 2)
-			break;
-	if (maps)
-		fclose(maps);
-	size = high - low < sizeof(code) ? high - low : sizeof(code);
-	if (size && !read_from(t, low, code, size))
-		for (i = 0; i + 1 < size; i++)
-			if (code[i] == 0x0f && code[i + 1] == 0x05)
-				return low + i;
-	if (!read_from(t, t->before.rip - 2, here, 2) && here[0] == 0x0f && here[1] == 0x05)
-		return t->before.rip - 2;
-	return 0;
-}
-
 static enum outcome give_back(struct tracee *t, enum outcome how)
 {
 	ptrace(PTRACE_SETREGS, t->tid, 0, &t->before);
@@ -159,10 +133,10 @@ static enum outcome give_back(struct tracee *t, enum outcome how)
 
 enum outcome hold(struct tracee *t)
 {
-	unsigned long all = ~0UL;
 	enum outcome how;
 
 	t->in_event_stop = 0;
+	t->landing = 0;
 	if (ptrace(PTRACE_SEIZE, t->tid, 0, PTRACE_O_TRACESYSGOOD))
 		return errno == ESRCH ? GONE : DENIED;
 	if (ptrace(PTRACE_INTERRUPT, t->tid, 0, 0))
@@ -173,32 +147,41 @@ enum outcome hold(struct tracee *t)
 	if (ptrace(PTRACE_GETREGS, t->tid, 0, &t->before))
 		return GONE;
 	undo_interruption(t);
+	if (ptrace(PTRACE_SETREGS, t->tid, 0, &t->before))
+		return GONE;
 	if (t->before.cs != CODE_SEGMENT_64)
-		return give_back(t, UNFIT);
-	t->entry = find_entry(t);
-	if (!t->entry)
 		return give_back(t, UNFIT);
 	// With the mask of a call that brought its own (ppoll), it is the thread's own that is saved here; the call sets
 	// its own again when it is restarted.
-	if (ptrace(PTRACE_GETSIGMASK, t->tid, sizeof(t->mask_before), &t->mask_before) ||
-	    ptrace(PTRACE_SETSIGMASK, t->tid, sizeof(all), &all))
+	if (ptrace(PTRACE_GETSIGMASK, t->tid, sizeof(t->mask_before), &t->mask_before))
 		return give_back(t, DENIED);
 	return OK;
 }
 
+enum outcome prepare(struct tracee *t)
+{
+	enum outcome how = prepare_landing(t);
+
+	return how == OK ? OK : give_back(t, how);
+}
+
+// The mask first: until the registers are its own again the thread would land, and with this mask.
 enum outcome let_go(struct tracee *t, unsigned long mask)
 {
+	enum outcome how;
+
 	if (!t->in_event_stop) {
-		enum outcome how;
 		if (ptrace(PTRACE_INTERRUPT, t->tid, 0, 0) || ptrace(PTRACE_CONT, t->tid, 0, 0))
 			return GONE;
 		how = go_to_event_stop(t);
 		if (how != OK)
 			return how;
 	}
-	if (ptrace(PTRACE_SETREGS, t->tid, 0, &t->before) || ptrace(PTRACE_SETSIGMASK, t->tid, sizeof(mask), &mask))
+	if (ptrace(PTRACE_SETSIGMASK, t->tid, sizeof(mask), &mask) || ptrace(PTRACE_SETREGS, t->tid, 0, &t->before))
 		return GONE;
-	return ptrace(PTRACE_DETACH, t->tid, 0, 0) ? GONE : OK;
+	how = ptrace(PTRACE_DETACH, t->tid, 0, 0) ? GONE : OK;
+	remove_landing(t);
+	return how;
 }
 
 // To the next entry or exit of a system call. A SIGSTOP that arrives is passed on: it takes effect when we have left.
@@ -247,5 +230,20 @@ enum outcome call_in(struct tracee *t, long number, const unsigned long argument
 	if (how == OK && ptrace(PTRACE_GETREGS, t->tid, 0, &regs))
 		how = GONE;
 	*result = how == OK ? (long)regs.rax : -1;
+	return how;
+}
+
+enum outcome clean_up_in(struct tracee *t)
+{
+	struct user_regs_struct regs = t->before;
+	enum outcome how = OK;
+	int i;
+
+	regs.rip = landing_start(t);
+	regs.orig_rax = -1UL;
+	if (ptrace(PTRACE_SETREGS, t->tid, 0, &regs))
+		return GONE;
+	for (i = 0; i < 2 * CLEAN_UP_CALLS && how == OK; i++)
+		how = step(t);
 	return how;
 }

@@ -23,6 +23,8 @@ DEFAULT_TOLERANCE = 0.01
 _CHANGED_PART = 0.08
 _MIN_SHARE = 0.01
 _DEVIATIONS = 2.5
+# What may be left of code that is gone (what was moved elsewhere leaves its frame), and have been of what is new.
+_LEFT, _TRACE = 0.1, 0.02
 # Without a prediction for more than this part of what changed, nothing can be said about the whole.
 _MOST_UNPREDICTED = 0.2
 # With fewer windows than this a rate has no interval worth the name.
@@ -93,6 +95,12 @@ def compare_profiles(before: Profile, after: Profile, tolerance: float = DEFAULT
 
     Raises UsageError when the profiles have no progress point in common.
     """
+    for profile in (before, after):
+        if profile.given:
+            raise UsageError(
+                f"{profile.path} was recorded with --given: it tells of a program that does not exist yet",
+                "compare profiles without it",
+            )
     before, after = (replace(profile, windows=mark_disturbed(profile.windows)) for profile in (before, after))
     old, new = estimate(before), estimate(after)
     common = [point for point in old.progress_points if point in new.progress_points]
@@ -208,14 +216,29 @@ def _changed_regions(
         return ()
     results = {result.region: result for result in analysis.regions if result.progress_point == point}
     changes = []
+    gone, new_ones = replaced_code(before, after)
+    heirs = sum(cpu_share(after, region) or 0.0 for region in new_ones)
+    left = sum(cpu_share(before, region) or 0.0 for region in gone)
     for region in dict.fromkeys([*before.samples, *after.samples, *results]):
         old, new = (cpu_share(profile, region) or 0.0 for profile in (before, after))
-        speedup = _speedup(old * cost_before, new * cost_after, _samples(before, region), _samples(after, region))
+        samples = _samples(before, region), _samples(after, region)
+        if region in gone and heirs > 0:
+            new += heirs * old / left
+            samples = samples[0], sum(_samples(after, heir) for heir in new_ones)
+        speedup = _speedup(old * cost_before, new * cost_after, *samples)
         if max(old, new) < _MIN_SHARE or speedup is None:
             continue
         predicted, extrapolated = _predicted(results.get(region), speedup)
         changes.append(RegionChange(region, old * cost_before, new * cost_after, speedup, predicted, extrapolated))
     return tuple(sorted(changes, key=lambda item: -abs(item.cost_before_ns - item.cost_after_ns)))
+
+
+def replaced_code(before: Profile, after: Profile) -> tuple[list[str], list[str]]:
+    """Regions that are (nearly) gone, and new ones: renamed, moved or written anew, these are what became of those."""
+    shares = {r: tuple(cpu_share(p, r) or 0.0 for p in (before, after)) for r in {*before.samples, *after.samples}}
+    known = sorted((region, old, new) for region, (old, new) in shares.items() if max(old, new) >= _MIN_SHARE)
+    gone = [region for region, old, new in known if new <= _LEFT * old]
+    return gone, [region for region, old, new in known if old <= _TRACE * new]
 
 
 def _samples(profile: Profile, region: str) -> int:
@@ -272,7 +295,11 @@ def _predicted_together(changed: Sequence[RegionChange]) -> Gain | None:
 
 
 def _notes(before: Profile, after: Profile) -> list[str]:
-    notes = ["one run each: how much runs differ from each other is not in the intervals of what was observed"]
+    notes = []
+    gone, new_ones = replaced_code(before, after)
+    if gone and new_ones:
+        notes.append(f"{', '.join(new_ones)} is new and taken for what became of {', '.join(gone)}")
+    notes += ["one run each: how much runs differ from each other is not in the intervals of what was observed"]
     for name in ("kernel", "model", "cpus"):
         old, new = before.header.machine.get(name), after.header.machine.get(name)
         if old is not None and new is not None and old != new:

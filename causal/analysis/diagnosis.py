@@ -60,7 +60,8 @@ def measure_overhead(profile: Profile, windows: Sequence[Window], points: Sequen
     startup = None if profile.end is None else profile.end.diagnosis.get("startup_s")
     return Overhead(
         startup_s=float(startup) if isinstance(startup, int | float) else None,
-        sampling=_sampling_overhead(windows, points),
+        # Against a baseline with a given speedup, pauses would count as overhead.
+        sampling=None if profile.given else _sampling_overhead(windows, points),
         delays=delay / wall if wall > 0 else None,
     )
 
@@ -170,6 +171,9 @@ def _visits_per_window(windows: Sequence[Window], point: str) -> float:
 
 def _messages(profile: Profile, windows: Sequence[Window], visits: dict[str, int]) -> list[str]:
     messages: list[str] = []
+    if profile.given:
+        faster = ", ".join(f"{region} {speedup:.0%} faster" for region, speedup in profile.given.items())
+        messages.append(f"gains are those of a program with {faster} already, as --given asked for")
     if profile.truncated or profile.end is None:
         messages.append("the recording was cut off (profiler killed or still running): totals of the run are missing")
     messages += _void_messages(profile)

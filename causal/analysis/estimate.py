@@ -16,7 +16,7 @@ from causal.analysis.multiple import benjamini_hochberg
 from causal.analysis.pairs import PairData, collect_pairs, usable, visits_of
 from causal.analysis.per_visit import compare_per_visit
 from causal.analysis.phases import NO_PHASES, PhaseFactor, in_own_phases, phase_factor, undisturbed_run_ns
-from causal.analysis.rates import MIN_PAIRS, LevelEffects, level_effects, pooled_gain
+from causal.analysis.rates import BORROWED_DF, MIN_PAIRS, LevelEffects, Noise, level_effects, pooled_effect, pooled_gain
 from causal.analysis.results import Analysis, CurveFit, Gain, PointResult, RegionResult, Verdict
 from causal.analysis.verdict import is_paced, judge, phases_words
 from causal.profile import Profile, Region, Window
@@ -57,7 +57,7 @@ def estimate(profile: Profile) -> Analysis:
     profile = replace(profile, windows=mark_disturbed(profile.windows))
     windows = usable(profile.windows)
     names = point_names(profile)
-    evidence = [item for point in names for item in _gather(profile, point)]
+    evidence = [item for point in names for item in _with_noise_of_all(_gather(profile, point))]
     overall, certain = {}, {}
     for point in names:
         pooled = pooled_gain([item.dilation_pairs for item in evidence if item.point == point])
@@ -121,6 +121,22 @@ def _gather(profile: Profile, point: str) -> list[_Evidence]:
     return found
 
 
+def _with_noise_of_all(evidence: Sequence[_Evidence]) -> list[_Evidence]:
+    # Two or three pairs do not know how much they vary, and intervals that admit that (Student's t with one or two
+    # degrees of freedom) say nothing. How much pairs vary is a property of the program more than of the region: what
+    # the other regions and the dilation windows know of it is lent.
+    own = [None if item.effects is None else item.effects.noise for item in evidence]
+    dilated = [effect.noise for item in evidence if (effect := pooled_effect([item.dilation_pairs])) is not None]
+    found = []
+    for number, item in enumerate(evidence):
+        noise = own[number]
+        if noise is not None and noise.df < BORROWED_DF:
+            others = [part for other, part in enumerate(own) if other != number and part is not None]
+            item = replace(item, effects=level_effects(item.pairs, Noise.pooled([*others, *dilated])))
+        found.append(item)
+    return found
+
+
 def _judge_all(
     profile: Profile, windows: Sequence[Window], evidence: Sequence[_Evidence], overall: dict[str, Gain]
 ) -> list[RegionResult]:
@@ -133,7 +149,8 @@ def _judge_all(
     # One family: the user reads them all in one table, at whatever progress point.
     p_values = benjamini_hochberg([None if fit is None else fit.p_value for fit in fits])
     results = []
-    plain = [window for window in windows if window.arm == "plain"]
+    # With a speedup given in all experiments the undisturbed program is another one.
+    plain = [window for window in windows if window.arm == "plain" and not profile.given]
     for item, fit, p_value, check, error in zip(evidence, fits, p_values, checks, systematic, strict=True):
         results.append(_result(profile, plain, item, fit, p_value, check is not None and check.is_pace, error))
     return results
@@ -249,6 +266,7 @@ def _result(
         progress_point=item.point,
         baseline_rate=_baseline_rate(plain, item),
         cpu_share=cpu_share(profile, item.region),
+        serial_share=_serial_share(profile, item.region),
         off_cpu_share=off_cpu_share(profile, item.region),
         points=points,
         verdict=verdict,
@@ -257,10 +275,10 @@ def _result(
         pairs=len(item.pairs),
         phase_factor=phases.factor,
     )
-    if paced or fit is None:
+    if paced or fit is None or (verdict is Verdict.UNDECIDED and not fit.is_evidence):
         return result
     result = replace(result, p_value=p_value, fit=fit)
-    if sum(point.program_speedup is not None for point in points) < _MIN_LEVELS_FOR_SLOPE:
+    if sum(point.raw is not None for point in points) < _MIN_LEVELS_FOR_SLOPE:
         return result
     return replace(result, slope=fit.slope, slope_ci=fit.ci, knee=fit.knee)
 
@@ -291,6 +309,8 @@ def _point(
     if gain is None or withheld:
         return PointResult(speedup, None, None, raw, experiments, visits)
     whole = phases.gain(gain)
+    if speedup > 0 and not whole.is_evidence:
+        return PointResult(speedup, None, None, raw, experiments, visits)
     return PointResult(speedup, whole.gain, whole.ci, raw, experiments, visits)
 
 
@@ -360,6 +380,13 @@ def cpu_share(profile: Profile, region: str) -> float | None:
     own = [window for window in profile.windows if window.region == region and window.samples > 0]
     total = sum(window.samples for window in own)
     return sum(window.selected_samples for window in own) / total if total > 0 else None
+
+
+def _serial_share(profile: Profile, region: str) -> float | None:
+    # The share of the time in which the program did anything at all, as `perf record --latency` has it: a sample
+    # counts for the more, the fewer threads could run beside it.
+    total = 0.0 if profile.end is None else float(profile.end.diagnosis.get("serial_samples") or 0.0)
+    return min(1.0, profile.serial.get(region, 0.0) / total) if total > 0 and profile.serial else None
 
 
 def _waits(profile: Profile) -> dict[str, float]:

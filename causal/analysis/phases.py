@@ -127,7 +127,8 @@ def undisturbed_run_ns(profile: Profile, point: str) -> float | None:
     # not say how much of its run time were delays.
     end_to_end = any(named.kind == "end-to-end" for named in profile.header.progress_points)
     of_coz = any(window.pair == UNPAIRED for window in profile.windows)
-    if profile.end is None or profile.end.run_ns <= 0 or end_to_end or of_coz:
+    # A speedup that was given stretched all windows, also those that count here as undisturbed.
+    if profile.end is None or profile.end.run_ns <= 0 or end_to_end or of_coz or profile.given:
         return None
     total = float(profile.end.run_ns - (profile.startup_ns or 0))
     placebos = {(w.region, w.pair): w for w in profile.windows if w.arm == "placebo"}

@@ -9,6 +9,7 @@ Generalized Linear Models, 1989, section 6.4.2): hundreds of pairs cost millisec
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,10 +22,29 @@ from causal.analysis.results import Gain
 
 # Fewer pairs than this give no number at all: two pairs agree by chance too often.
 MIN_PAIRS = 3
-# How many degrees of freedom the other levels may lend to a level's own variance.
-_BORROWED_DF = 6.0
+# How many degrees of freedom other levels, and then other regions, may lend to a level's own variance.
+BORROWED_DF = 6.0
 # With fewer replicates than this within levels, the spread about the level means says nothing about the noise.
 _MIN_REPLICATES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """A variance relative to Poisson, and the degrees of freedom it is known with."""
+
+    dispersion: float
+    df: float
+
+    @staticmethod
+    def pooled(parts: Iterable[Noise]) -> Noise:
+        """One for all; without degrees of freedom when there are none."""
+        known = [part for part in parts if part.df > 0]
+        df = sum(part.df for part in known)
+        return Noise(sum(part.dispersion * part.df for part in known) / df if known else 1.0, df)
+
+    def lent(self, others: Noise, most: float) -> Noise:
+        """Itself, and of others' as much as makes `most` degrees of freedom in all."""
+        return Noise.pooled([self, Noise(others.dispersion, min(others.df, max(0.0, most - self.df)))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +67,11 @@ class LevelEffects:
     dispersion_df: float
     shared: float = 0.0
 
+    @property
+    def noise(self) -> Noise:
+        """What its pairs say about the noise."""
+        return Noise(self.dispersion, self.dispersion_df)
+
     def gain(self, index: int, confidence: float = 0.95, widening: float = 1.0) -> Gain:
         """The reduction of the time per visit at one level: 1 - exp(-log ratio), with its interval.
 
@@ -62,10 +87,11 @@ def gain_of(log_ratio: float) -> float:
     return float(-np.expm1(-log_ratio))
 
 
-def level_effects(data: PairData) -> LevelEffects | None:
+def level_effects(data: PairData, elsewhere: Noise | None = None) -> LevelEffects | None:
     """Estimates the rate ratio at each level; None with fewer than three informative pairs.
 
-    A level at which one of the arms has no visits at all has no finite estimate and is left out.
+    A level at which one of the arms has no visits at all has no finite estimate and is left out. `elsewhere` is the
+    noise of other pairs of the run, for regions whose own pairs say too little about it.
     """
     if isinstance(data, PooledData):
         return _pooled_effects(data)
@@ -83,11 +109,14 @@ def level_effects(data: PairData) -> LevelEffects | None:
     # The sandwich estimate, robust to whatever the pairs do (cluster-robust: a pair is one row), as a multiple of
     # the model's variance 1 / information, with the small-sample correction n / (n - 1).
     own = _sums(group, residual**2) / information * pairs / np.maximum(own_df, 1.0)
-    pooled, pooled_df = _pooled_dispersion(data, residual, weight, len(levels))
+    noise = Noise(*_pooled_dispersion(data, residual, weight, len(levels)))
+    if elsewhere is not None:
+        noise = noise.lent(elsewhere, BORROWED_DF)
     # Few pairs per level make their own variance a lottery (t with 1 or 2 degrees of freedom), so a level borrows from
-    # all levels, as in Smyth, Linear models and empirical Bayes, 2004 (moderated t), here with a fixed prior weight.
-    lent = min(_BORROWED_DF, pooled_df)
-    scale = (own_df * own + lent * pooled) / (own_df + lent)
+    # all levels, as in Smyth, Linear models and empirical Bayes, 2004 (moderated t), here with a fixed prior weight;
+    # and where all levels have few pairs, from the rest of the run, which is the same program.
+    lent = min(BORROWED_DF, noise.df)
+    scale = (own_df * own + lent * noise.dispersion) / (own_df + lent)
     return LevelEffects(
         level=levels,
         log_ratio=log_ratio,
@@ -96,8 +125,8 @@ def level_effects(data: PairData) -> LevelEffects | None:
         pairs=pairs,
         visits=_sums(group, data.counted_treated + data.counted_placebo),
         information=information,
-        dispersion=pooled,
-        dispersion_df=pooled_df,
+        dispersion=noise.dispersion,
+        dispersion_df=noise.df,
     )
 
 
@@ -122,7 +151,7 @@ def _pooled_effects(data: PooledData) -> LevelEffects | None:
     own_df = number - 1.0
     pooled_df = float(np.sum(own_df))
     pooled = float(np.sum(squares / expected) / max(pooled_df, 1.0))
-    lent = min(_BORROWED_DF, max(pooled_df, 1.0))
+    lent = min(BORROWED_DF, max(pooled_df, 1.0))
     own = _sums(group, squares) / total * number / np.maximum(own_df, 1.0)
     variance = (own_df * own + lent * pooled) / (own_df + lent) / total
     return LevelEffects(
@@ -139,8 +168,8 @@ def _pooled_effects(data: PooledData) -> LevelEffects | None:
     )
 
 
-def pooled_gain(parts: list[PairData]) -> tuple[Gain, float] | None:
-    """One gain for all pairs whatever their level, and its two-sided p-value; None where there is too little."""
+def pooled_effect(parts: list[PairData]) -> LevelEffects | None:
+    """One effect for all pairs whatever their level; None where there is too little."""
     parts = [part for part in parts if len(part) > 0]
     if not parts:
         return None
@@ -151,7 +180,12 @@ def pooled_gain(parts: list[PairData]) -> tuple[Gain, float] | None:
         data = parts[0]
     else:
         data = PairData.concatenate(parts)
-    effects = level_effects(replace(data, level=np.ones(len(data))))
+    return level_effects(replace(data, level=np.ones(len(data))))
+
+
+def pooled_gain(parts: list[PairData]) -> tuple[Gain, float] | None:
+    """The gain of `pooled_effect` and its two-sided p-value."""
+    effects = pooled_effect(parts)
     if effects is None:
         return None
     error = float(np.sqrt(effects.variance[0]))
@@ -186,14 +220,15 @@ def _regress(data: PairData, group: Ints, levels: int) -> tuple[Floats, Floats]:
     with warnings.catch_warnings():
         # One pair per level is fitted exactly, which statsmodels takes for a mistake.
         warnings.simplefilter("ignore")
-        result = model.fit()
+        # By QR: thousands of pairs at twenty levels would have the default decompose a large matrix each step.
+        result = model.fit(wls_method="qr")
     return np.asarray(result.params), np.asarray(result.mu)
 
 
 def _pooled_dispersion(data: PairData, residual: Floats, weight: Floats, levels: int) -> tuple[float, float]:
     # Pearson's estimate from the spread within levels, or, when nearly every pair has a level of its own, from the
-    # differences between neighbouring levels (Gasser, Sroka & Jennen-Steinmetz, Biometrika 1986), whose true
-    # effects are nearly the same.
+    # differences between neighbouring levels (as Rice, Annals of Statistics 12, 1984), whose true effects are nearly
+    # the same once a straight line is taken off.
     within_df = len(residual) - levels
     if within_df >= _MIN_REPLICATES:
         return float(np.sum(residual**2 / weight) / within_df), float(within_df)
@@ -204,7 +239,10 @@ def _pooled_dispersion(data: PairData, residual: Floats, weight: Floats, levels:
     log_ratio = np.log(treated_rate[known] / placebo_rate[known])
     if len(log_ratio) < MIN_PAIRS:
         return max(1.0, float(np.sum(residual**2 / weight) / max(within_df, 1))), float(max(within_df, 1))
-    variance = 1.0 / weight[order][known]
-    squares = np.diff(log_ratio) ** 2 / (variance[1:] + variance[:-1])
-    # Neighbouring differences share a pair, so they count for about two thirds of their number.
-    return float(np.mean(squares)), max(1.0, len(squares) * 2.0 / 3.0)
+    variance, level = 1.0 / weight[order][known], data.level[order][known]
+    slope = float(np.sum(level * log_ratio / variance) / np.sum(level**2 / variance))
+    rest = log_ratio - slope * level
+    squares = np.diff(rest) ** 2 / (variance[1:] + variance[:-1])
+    # Neighbouring differences share a pair, so they count for about two thirds of their number; the slope takes one of
+    # them, but hardly makes them smaller.
+    return float(np.mean(squares)), max(1.0, (len(squares) - 1.0) * 2.0 / 3.0)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 
 from causal.analysis.stacks import Stacks
 
 Interval = tuple[float, float]
+
+# Half of all the gains there can be, 0 to 100 %: a longer interval is no number.
+_LONGEST = 0.5
+# A curve must be known better, but never to less than 25 points.
+_CLOSE_ENOUGH = 0.25
 
 
 class Verdict(Enum):
@@ -45,6 +51,21 @@ class Gain:
         """The longer arm of the interval: what may honestly follow a plus-minus sign."""
         return max(self.gain - self.ci[0], self.ci[1] - self.gain)
 
+    @property
+    def noise(self) -> float:
+        """The half-width that the interval would have about no gain; infinite where nothing is known.
+
+        Whether a number is shown must depend on the noise and not on the number: else those shown would be the lucky
+        ones, and their intervals too short.
+        """
+        low, high = self.ci
+        return math.sqrt((1.0 - low) / (1.0 - high)) - 1.0 if high < 1.0 else math.inf
+
+    @property
+    def is_evidence(self) -> bool:
+        """Whether the interval is short enough to be a number at all."""
+        return self.noise <= _LONGEST
+
 
 @dataclass(frozen=True, slots=True)
 class Curve:
@@ -69,6 +90,14 @@ class CurveFit:
     knee: float | None
     max_level: float
     plausible: tuple[Curve, ...]
+
+    @property
+    def is_evidence(self) -> bool:
+        """Whether the curve says more than is known without an experiment.
+
+        What makes a part s faster makes all of it at most s faster: s/2 give or take s/2 is known beforehand.
+        """
+        return self.at(self.max_level).noise <= max(_CLOSE_ENOUGH, self.max_level / 2)
 
     def at(self, speedup: float) -> Gain:
         """The fitted gain at a virtual speedup, with its interval."""

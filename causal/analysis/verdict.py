@@ -64,6 +64,8 @@ def judge(fit: CurveFit | None, p_value: float | None, paced: bool, why_no_fit: 
         return Verdict.NO_EFFECT, (
             f"no effect: making this {_percent(level)} faster changes the program by {_signed(low)} to {_signed(high)}"
         )
+    if not fit.is_evidence:
+        return Verdict.UNDECIDED, f"undecided: {longer(half)}"
     return Verdict.UNDECIDED, (
         f"undecided: the gain at {_percent(level)} is known to {half * 100:.1f} points only; {longer(half)}"
     )

@@ -19,21 +19,25 @@ import numpy as np
 from causal.drt.columns import Roles, assign_roles
 from causal.drt.sparse_reading import read_json_lines
 from causal.drt.traces import Floats, Traces, check_traces, describe_wrong
-from causal.errors import CausalError
+from causal.errors import CausalError, UsageError
 
 # Rows are turned into a sparse matrix in blocks of about this many cells, which bounds the memory of parsing.
 _BLOCK_CELLS = 4_000_000
 
 
-def read_traces(path: Path, inputs: Sequence[str] = (), output: str | None = None) -> Traces:
+def read_traces(path: Path, inputs: Sequence[str] = (), output: str | None = None, by_thread: bool = False) -> Traces:
     """Traces from `path`; the form follows from its name: .jsonl (sparse), .parquet, anything else is CSV.
 
     `inputs` and `output` name columns (default: what stands before the first measurement, and that measurement; of
-    repeats T1..Tn the median). Raises CausalError with the row and column of the first thing that is wrong.
+    repeats T1..Tn the median). `by_thread` counts also per thread what several threads call; .jsonl alone has that.
+    Raises CausalError with the row and column of the first thing that is wrong.
     """
+    sparse = path.suffix in (".jsonl", ".ndjson")
+    if by_thread and not sparse:
+        raise UsageError("only traces in the sparse form (.jsonl) know threads", "leave --by-thread away")
     try:
-        if path.suffix in (".jsonl", ".ndjson"):
-            traces = read_json_lines(path, inputs, output)
+        if sparse:
+            traces = read_json_lines(path, inputs, output, by_thread)
         elif path.suffix == ".parquet":
             traces = _read_parquet(path, inputs, output)
         else:

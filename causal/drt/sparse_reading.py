@@ -3,7 +3,9 @@
     {"id": "a.png", "inputs": {"size": 1024}, "outputs": {"time_ms": 3.1}, "calls": {"main": 1, "decode": 64}}
 
 Functions that are not listed were not called. An output may be a list of repeats, of which the median counts. A run
-that failed has also an "exit_code".
+that failed has also an "exit_code", one of several threads "threads", with the calls by the name of the thread:
+
+    "threads": {"main": {"threads": 1, "calls": {"main": 1}}, "io": {"threads": 4, "calls": {"decode": 64}}}
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from causal.drt.columns import is_measurement
-from causal.drt.traces import Named, Traces
+from causal.drt.traces import FIRST_THREAD, ON_THREAD, Named, Sparse, Traces
 from causal.errors import CausalError, UsageError
 
 # 12 bytes each, and clustering and tree need about three copies: more would exceed 8 GB.
@@ -32,9 +34,14 @@ class _Index(dict[str, int]):
         return number
 
 
-def read_json_lines(path: Path, inputs: Sequence[str] = (), output: str | None = None) -> Traces:
-    """Traces from the sparse form; raises CausalError with the row (and the key) of the first thing that is wrong."""
-    collected = _Collector(list(inputs), output)
+def read_json_lines(
+    path: Path, inputs: Sequence[str] = (), output: str | None = None, by_thread: bool = False
+) -> Traces:
+    """Traces from the sparse form; raises CausalError with the row (and the key) of the first thing that is wrong.
+
+    `by_thread` adds the calls per thread of those functions that several threads call, as `f on thread io`.
+    """
+    collected = _Collector(list(inputs), output, by_thread)
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
@@ -45,9 +52,11 @@ def read_json_lines(path: Path, inputs: Sequence[str] = (), output: str | None =
 class _Collector:
     """Grows the columns of a compressed-row matrix; arrays, because ten million Python numbers would not fit."""
 
-    def __init__(self, inputs: list[str], output: str | None) -> None:
+    def __init__(self, inputs: list[str], output: str | None, by_thread: bool) -> None:
         self._inputs = inputs
         self._output = output
+        self._by_thread = by_thread
+        self._threads_of: dict[str, set[str]] = {}
         self._ids: list[str] = []
         self._rows: list[int] = []
         self._x: list[list[float]] = []
@@ -77,7 +86,17 @@ class _Collector:
         self._ids.append(str(trace.get("id", number)))
         self._exit_codes.append(int(_number(number, "exit_code", trace.get("exit_code", 0))))
         self._rows.append(number)
-        self._add_calls(number, calls)
+        self._add_calls(number, calls | self._calls_by_thread(number, trace) if self._by_thread else calls)
+
+    def _calls_by_thread(self, number: int, trace: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        # Of a run with one thread nothing is said: it did everything.
+        threads = self._part(number, trace, "threads") if "threads" in trace else {FIRST_THREAD: trace}
+        for thread, each in threads.items():
+            for name, count in self._part(number, each, "calls").items():
+                self._threads_of.setdefault(name, set()).add(thread)
+                found[f"{name}{ON_THREAD}{thread}"] = count
+        return found
 
     def _add_calls(self, number: int, calls: dict[str, Any]) -> None:
         self._columns.extend(map(self._functions.__getitem__, calls))
@@ -117,6 +136,13 @@ class _Collector:
         if self._output is None:
             raise CausalError(f"row {self._first()}: no outputs", 'give one, as "outputs": {"time_ms": 3.1}')
 
+    def _without_repetition(self, names: list[str], calls: Sparse) -> tuple[list[str], Sparse]:
+        """Leave out the calls by thread of functions that one thread calls: all calls are that thread's."""
+        once = [name for name, threads in self._threads_of.items() if len(threads) == 1]
+        repeated = {f"{name}{ON_THREAD}{thread}" for name in once for thread in self._threads_of[name]}
+        kept = [i for i, name in enumerate(names) if name not in repeated]
+        return ([names[i] for i in kept], calls[:, kept]) if repeated else (names, calls)
+
     def _first(self) -> int:
         return self._rows[0] if self._rows else 1
 
@@ -132,6 +158,7 @@ class _Collector:
         calls = matrix.tocsc()
         if len(calls.data) and not calls.data.all():
             calls.eliminate_zeros()
+        names, calls = self._without_repetition(names, calls)
         return Traces(
             ids=self._ids,
             input_names=self._inputs,

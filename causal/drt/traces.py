@@ -17,6 +17,8 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Sparse = Any  # scipy.sparse.csc_matrix or csr_matrix: scipy has no types
 
+# What the first thread of a program is called, and what stands between a function and the thread that called it.
+FIRST_THREAD, ON_THREAD = "main", " on thread "
 _UNIT_IN_NAME = re.compile(
     r"^(?P<name>.+?)(?:\s*[(\[](?P<bracket>[^)\]]+)[)\]]|_(?P<suffix>ns|us|ms|s|min|h|b|bytes|kb|mb|gb|kib|mib|gib))$"
 )

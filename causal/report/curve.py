@@ -14,16 +14,21 @@ def sparkline(points: Sequence[PointResult], scale: float, width: int, ascii_onl
     """Gains against virtual speedups from the lowest level to the highest in at most `width` characters.
 
     `scale` is the gain drawn as the full height, the same for all curves of a table, so that they can be compared.
-    Losses are drawn as `v`. Neighbouring levels are averaged where there are more of them than characters.
+    Losses are drawn as `v`, levels without a number as a space. Neighbouring levels are averaged where there are more
+    of them than characters.
     """
     marks = ASCII if ascii_only else BLOCKS
-    gains = [point.program_speedup for point in points if point.program_speedup is not None]
-    if not gains or scale <= 0:
+    gains = [point.program_speedup for point in points]
+    if scale <= 0 or all(gain is None for gain in gains):
         return ""
     cells = min(width, len(gains))
     drawn = []
     for cell in range(cells):
-        part = gains[cell * len(gains) // cells : (cell + 1) * len(gains) // cells]
+        some = gains[cell * len(gains) // cells : (cell + 1) * len(gains) // cells]
+        part = [gain for gain in some if gain is not None]
+        if not part:
+            drawn.append(" ")
+            continue
         height = sum(part) / len(part) / scale
         # Half a step below zero is noise, not a loss.
         if height < -0.5 / len(marks):

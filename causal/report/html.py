@@ -130,13 +130,13 @@ def _data(rank: int, result: RegionResult) -> str:
 
 
 def _gain_at(result: RegionResult, level: float) -> Gain | None:
-    if result.fit is None or level > result.fit.max_level:
+    if result.fit is None or level > result.fit.max_level or not result.fit.is_evidence:
         return None
     return result.fit.at(level)
 
 
 def _best(result: RegionResult) -> Gain | None:
-    return None if result.fit is None else result.fit.at(result.fit.max_level)
+    return None if result.fit is None else _gain_at(result, result.fit.max_level)
 
 
 def _overview(analysis: Analysis) -> str:
@@ -184,8 +184,8 @@ def _share(share: float | None) -> str:
 
 
 def _gain(gain: Gain | None) -> str:
-    # A tilde where there is no evidence: an interval of more than 100 points is none.
-    if gain is None or gain.margin > 1.0:
+    # A tilde where there is no evidence.
+    if gain is None:
         return "~"
     text = f"{gain.gain * 100:.1f} \N{PLUS-MINUS SIGN} {gain.margin * 100:.1f}"
     return f'<span class="dim">{text}</span>' if gain.ci[0] <= 0 <= gain.ci[1] else text

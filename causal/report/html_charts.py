@@ -148,7 +148,13 @@ def timeline_svg(moments: Sequence[Moment], points: Sequence[str]) -> str:
     for point in points:
         parts.append(_rates(moments, point, x, top))
         top += _RATE_HEIGHT + 24
-    parts += [_lane(moments, names, label, x, top + row * _LANE_HEIGHT) for row, (label, names) in enumerate(lanes)]
+    by_region: dict[str, list[Moment]] = {}
+    for moment in moments:
+        by_region.setdefault(moment.region, []).append(moment)
+    for row, (label, names) in enumerate(lanes):
+        own = [moment for name in names for moment in by_region.get(name, [])]
+        own.sort(key=lambda moment: moment.start_s)
+        parts.append(_lane(own, label, x, top + row * _LANE_HEIGHT))
     bottom = top + len(lanes) * _LANE_HEIGHT + 16
     for value in _ticks(0.0, end_s, 8):
         parts.append(f'<text x="{x(value):.1f}" y="{bottom:.1f}" text-anchor="middle">{value:g} s</text>')
@@ -188,12 +194,12 @@ def _rates(moments: Sequence[Moment], point: str, x: _Scale, top: float) -> str:
     return "".join(parts)
 
 
-def _lane(moments: Sequence[Moment], names: frozenset[str], label: str, x: _Scale, top: float) -> str:
+def _lane(moments: Sequence[Moment], label: str, x: _Scale, top: float) -> str:
     base = top + _LANE_HEIGHT - 2
     parts = [f'<text class="name" x="0" y="{base - 1:.1f}">{escape(_short(label, 25))}</text>']
     parts.append(f'<path class="grid" d="M{_TIMELINE_LEFT} {base:.1f}H{_TIMELINE_WIDTH - 10}"/>')
     for arm in ("placebo", "dilation", "treated"):
-        own = [moment for moment in moments if moment.arm == arm and moment.region in names and moment.void is None]
+        own = [moment for moment in moments if moment.arm == arm and moment.void is None]
 
         def mark(moment: Moment) -> str:
             # The taller, the more it was sped up.

@@ -25,8 +25,6 @@ _SHARES = 12
 _SENTENCES = 10
 # A function's name beside its line is left out when so little of it would be seen.
 _LEAST_FUNCTION = 4
-# A margin of more than this (100 points) is no answer.
-_MEANINGLESS = 1.0
 # The smallest gain that fills a curve: without it a table of nothing shows mountains of noise.
 _MIN_SCALE = 0.1
 _SHORT = {
@@ -134,15 +132,16 @@ class TableReporter:
         # as measured; never beyond what was tried.
         if result.fit is None or level > result.fit.max_level:
             return None
+        curve = result.fit.at(level) if result.fit.is_evidence else None
         if result.slope is not None:
-            return result.fit.at(level)
+            return curve
         for point in result.points:
             if abs(point.speedup - level) < 1e-6 and point.program_speedup is not None and point.ci is not None:
                 return Gain(point.program_speedup, point.ci)
-        return result.fit.at(level)
+        return curve
 
     def _gain(self, gain: Gain | None) -> Text:
-        if gain is None or gain.margin > _MEANINGLESS:
+        if gain is None:
             return Text("~", style="dim")
         half = gain.margin * 100
         points = gain.gain * 100

@@ -1,7 +1,7 @@
 """Where the parameters of a function are when it is called, by the names that DWARF has for them.
 
-At its first instruction the calling convention alone decides (System V x86-64 ABI, section 3.2.3): integers and
-pointers are in six registers, in order; floating-point numbers are elsewhere. So only names, order and types are read.
+At its first instruction the calling convention alone decides (causal.symbols.passing): so only names, order and types
+are read. Members of what a parameter points to, or refers to, are in memory, at an offset that the type says.
 """
 
 from __future__ import annotations
@@ -13,49 +13,105 @@ from elftools.dwarf.die import DIE
 from elftools.elf.elffile import ELFFile
 
 from causal.errors import CausalError
+from causal.symbols.demangle import demangle
 from causal.symbols.elf import Binary
-
-_SIGNED = (0x05, 0x06, 0x0D)  # DW_ATE_signed, signed_char, signed_fixed
-_FLOATS = (0x03, 0x04, 0x0F)  # DW_ATE_complex_float, float, decimal_float
-_BY_REFERENCE = 4  # DW_CC_pass_by_reference
-_WRAPPERS = tuple(
-    f"DW_TAG_{name}" for name in ("typedef", "const_type", "volatile_type", "restrict_type", "atomic_type")
+from causal.symbols.passing import (
+    AGGREGATES,
+    INTEGER_REGISTERS,
+    POINTERS,
+    REFERENCES,
+    SCALARS,
+    VECTOR_REGISTERS,
+    Passing,
+    UnknownPassing,
+    is_float,
+    is_signed,
+    members_of,
+    name_of,
+    number,
+    offset_of,
+    passing,
+    size_of,
+    type_of,
 )
-_POINTERS = ("DW_TAG_pointer_type", "DW_TAG_reference_type", "DW_TAG_rvalue_reference_type")
-_AGGREGATES = ("DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type")
+
 _HINT = "name it by position: arg1 is the first one"
+# Members in which classes of the C++ library keep how long their text is (libstdc++: string, string_view).
+_LENGTHS = ("_M_string_length", "_M_len")
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """`position` counts from 1 among those in integer registers (None: it is not in one); `size` in bytes."""
+    """Where a value is: in the integer register `position` (from 1), `shift` bits up; or, where there is an `offset`,
+    that many bytes behind the address in the register.
+
+    `size` in bytes. `is_text`: it is the address of a C string whose length is wanted.
+    """
 
     name: str
-    position: int | None
-    size: int
-    signed: bool
+    position: int
+    size: int = 8
+    signed: bool = False
+    offset: int | None = None
+    shift: int = 0
+    is_text: bool = False
 
 
-def find_parameter(binary: Binary, offset: int, function: str, name: str) -> Parameter:
-    """The parameter `name` of the function at a file offset. Raises CausalError, with the names there are."""
+@dataclass(frozen=True)
+class _Declared:
+    """`registers` has one per 8 bytes (None: of another kind); None where nobody can say."""
+
+    name: str
+    kind: DIE | None
+    registers: tuple[int | None, ...] | None
+    by_reference: bool
+
+
+def find_parameter(binary: Binary, offset: int, function: str, name: str, string: bool = False) -> Parameter:
+    """What `name` means, a parameter or `parameter.member`, in the function at a file offset.
+
+    A reference means what it refers to; `string`: the length of a text. Raises CausalError, with the names there are.
+    """
+    parameter, *path = name.split(".")
+    with open(binary.path, "rb") as file:
+        found = _declared(binary, file, offset, function, parameter)
+        try:
+            place = _Place(demangle(function), found)
+            for member in path:
+                place.enter(member)
+            return place.settle(string)
+        except UnknownPassing:
+            raise _unknown(name, demangle(function)) from None
+
+
+def find_identity(binary: Binary, offset: int, function: str, name: str) -> Parameter:
+    """The register of a parameter that tells objects apart: of a reference the address. Raises CausalError."""
+    with open(binary.path, "rb") as file:
+        found = _declared(binary, file, offset, function, name)
+        if not found.registers or found.registers[0] is None or len(found.registers) > 1:
+            raise _elsewhere(name, demangle(function))
+        is_number = found.kind is not None and found.kind.tag not in AGGREGATES
+        size = size_of(found.kind) if found.kind is not None and is_number else 8
+        return Parameter(name, found.registers[0], size)
+
+
+def _declared(binary: Binary, file: Any, offset: int, function: str, name: str) -> _Declared:
     if ".isra" in function or ".constprop" in function:
         raise CausalError(f"the compiler has changed the parameters of {function}", _HINT)
+    function = demangle(function)
     address = next((offset - s.offset + s.vaddr for s in binary.segments
                     if s.executable and s.offset <= offset < s.offset + s.filesz), None)  # fmt: skip
-    with open(binary.path, "rb") as file:
-        elf = ELFFile(file)
-        if not elf.has_dwarf_info():
-            raise CausalError(f"{binary.name} has no debug information, so names of parameters are unknown", _HINT)
-        die = _subprogram(elf.get_dwarf_info(), address)
-        if die is None:
-            raise CausalError(f"{binary.name} has no debug information for {function}", _HINT)
-        parameters = _parameters(die)
+    elf = ELFFile(file)
+    if not elf.has_dwarf_info():
+        raise CausalError(f"{binary.name} has no debug information, so names of parameters are unknown", _HINT)
+    die = _subprogram(elf.get_dwarf_info(), address)
+    if die is None:
+        raise CausalError(f"{binary.name} has no debug information for {function}", _HINT)
+    parameters = _parameters(die)
     found = next((each for each in parameters if each.name == name), None)
     if found is None:
         names = ", ".join(each.name for each in parameters if each.name) or "none"
         raise CausalError(f"{function} has no parameter {name}", f"its parameters: {names}")
-    if found.position is None:
-        raise CausalError(f"parameter {name} of {function} is not in an integer register", "choose another one")
     return found
 
 
@@ -74,71 +130,159 @@ def _subprogram(info: Any, address: int | None) -> DIE | None:
     return None
 
 
-def _parameters(die: DIE) -> list[Parameter]:
+def _parameters(die: DIE) -> list[_Declared]:
     result = []
-    position = 1 + _returns_in_memory(die)
-    lost = False  # behind an aggregate passed by value nothing is certain
+    integers, vectors = 0, 0
+    known = True  # behind what nobody can say nothing is certain
+    try:
+        kind = type_of(die)
+        # The first register holds the place for a large result.
+        integers += kind is not None and kind.tag in AGGREGATES and _in_memory(passing(kind))
+    except UnknownPassing:
+        known = False
     for child in die.iter_children():
         if child.tag != "DW_TAG_formal_parameter":
             continue
-        kind = _type(child)
-        size, signed, integer = _describe(kind)
-        lost |= integer is None
-        has_place = bool(integer) and not lost and position <= 6
-        result.append(Parameter(_name(child), position if has_place else None, size, signed))
-        position += bool(integer)
+        kind = type_of(child)
+        how = Passing(())
+        try:
+            how = passing(kind)
+        except UnknownPassing:
+            known = False
+        fits = integers + how.integers <= INTEGER_REGISTERS and vectors + how.vectors <= VECTOR_REGISTERS
+        registers: list[int | None] = []
+        for each in how.eightbytes if fits else ():
+            integers += each == "integer"
+            vectors += each == "vector"
+            registers.append(integers if each == "integer" else None)
+        result.append(_Declared(name_of(child), kind, tuple(registers) if known else None, how.by_reference))
     return result
 
 
-def _describe(kind: DIE | None) -> tuple[int, bool, bool | None]:
-    """Size in bytes, signedness, and whether it takes an integer register (None: cannot be said)."""
-    if kind is None:
-        return 8, False, None
-    if kind.tag in _POINTERS:
-        return 8, False, True
-    if kind.tag == "DW_TAG_ptr_to_member_type":
-        return 8, False, None
-    size = int(kind.attributes["DW_AT_byte_size"].value) if "DW_AT_byte_size" in kind.attributes else 8
-    if kind.tag in _AGGREGATES:
-        convention = kind.attributes.get("DW_AT_calling_convention")
-        return 8, False, True if convention is not None and convention.value == _BY_REFERENCE else None
-    encoding = kind.attributes["DW_AT_encoding"].value if "DW_AT_encoding" in kind.attributes else 0
-    if encoding in _FLOATS:
-        return size, False, False
-    return (size, encoding in _SIGNED, True) if size <= 8 else (size, False, None)
+def _in_memory(how: Passing) -> bool:
+    return how.by_reference or not how.eightbytes
 
 
-def _returns_in_memory(die: DIE) -> bool:
-    """Whether the first register holds the place for the result."""
-    kind = _type(die)
-    if kind is None or kind.tag not in _AGGREGATES:
-        return False
-    convention = kind.attributes.get("DW_AT_calling_convention")
-    size = kind.attributes.get("DW_AT_byte_size")
-    by_reference = convention is not None and convention.value == _BY_REFERENCE
-    return by_reference or (size is not None and int(size.value) > 16)
+class _Place:
+    """The way from a parameter to a value: in registers, or behind an address in one."""
+
+    def __init__(self, function: str, parameter: _Declared) -> None:
+        self._function = function
+        self._path = parameter.name
+        self._kind = parameter.kind
+        self._registers = parameter.registers or ()
+        self._base: int | None = None  # the register with the address, once it is behind one
+        self._offset = 0
+        if parameter.registers is None:
+            raise _unknown(parameter.name, function)
+        if not parameter.registers:
+            raise _elsewhere(parameter.name, function)
+        if parameter.by_reference:
+            self._base = self._register()
+
+    def _register(self) -> int:
+        index = self._offset // 8
+        register = self._registers[index] if index < len(self._registers) else None
+        if register is None:
+            raise _elsewhere(self._path, self._function)
+        return register
+
+    def enter(self, member: str) -> None:
+        """Go to a member of what is here, or of what is pointed to."""
+        self._follow()
+        if self._kind is None or self._kind.tag not in AGGREGATES:
+            raise CausalError(f"{self._path} of {self._function} is no structure", "name it alone")
+        found = _find_member(self._kind, member)
+        if found is None:
+            raise CausalError(f"{self._path} of {self._function} has no member {member}", _names(self._kind))
+        self._offset += found[0]
+        self._kind = type_of(found[1])
+        self._path += f".{member}"
+        if "DW_AT_bit_size" in found[1].attributes:
+            raise CausalError(f"{self._path} is a bit field, which cannot be read", "choose another member")
+
+    def _follow(self) -> None:
+        """To what a pointer points to."""
+        if self._kind is None or self._kind.tag not in POINTERS:
+            return
+        if self._base is not None:
+            raise CausalError(
+                f"{self._path} of {self._function} is a pointer in memory, which is not followed",
+                "choose an argument of a function that is called with it: NAME@FUNCTION",
+            )
+        self._base, self._offset = self._register(), 0
+        self._kind = type_of(self._kind)
+
+    def settle(self, string: bool) -> Parameter:
+        """Where the value is."""
+        is_text = string and not self._enter_length()
+        if not string and self._kind is not None and self._kind.tag in REFERENCES and self._base is None:
+            self._follow()
+        kind = self._kind
+        if kind is not None and kind.tag in AGGREGATES:
+            raise CausalError(f"{self._path} of {self._function} is no number", _names(kind))
+        size = 8 if kind is None else size_of(kind)
+        if kind is not None and (kind.tag not in SCALARS or is_float(kind) or size > 8):
+            raise CausalError(
+                f"{self._path} of {self._function} is no integer, and only integers can be read", "choose another one"
+            )
+        signed = kind is not None and is_signed(kind)
+        if self._base is not None:
+            return Parameter(self._path, self._base, size, signed, self._offset, is_text=is_text)
+        shift = 8 * (self._offset % 8)
+        return Parameter(self._path, self._register(), size, signed, shift=shift, is_text=is_text)
+
+    def _enter_length(self) -> bool:
+        """To the length that a class for text keeps; False for the address of a C string."""
+        kind = self._kind
+        if kind is not None and kind.tag in POINTERS:
+            target = type_of(kind)
+            if target is None or target.tag not in AGGREGATES:
+                return False
+            kind = target
+        if kind is None or kind.tag not in AGGREGATES:
+            raise CausalError(f"{self._path} of {self._function} is no string", "name it without string-length:")
+        for name in _LENGTHS:
+            if _find_member(kind, name):
+                self.enter(name)
+                return True
+        raise CausalError(
+            f"where {name_of(kind) or 'this type'} keeps the length of its text is not known",
+            f"name a member instead of string-length:{self._path}; {_names(kind)}",
+        )
 
 
-def _origin(die: DIE) -> DIE | None:
-    for attribute in ("DW_AT_abstract_origin", "DW_AT_specification"):
-        if attribute in die.attributes:
-            return die.get_DIE_from_attribute(attribute)
+def _find_member(kind: DIE, name: str) -> tuple[int, DIE] | None:
+    """Offset and entry of a member, also of base classes and of structures without a name."""
+    for each in members_of(kind):
+        if name_of(each) == name and each.tag == "DW_TAG_member":
+            return offset_of(each), each
+    for each in members_of(kind):
+        inner = type_of(each)
+        if inner is not None and inner.tag in AGGREGATES and (each.tag == "DW_TAG_inheritance" or not name_of(each)):
+            try:
+                found = _find_member(inner, name)
+                if found:
+                    return offset_of(each) + found[0], found[1]
+            except UnknownPassing:
+                continue  # in a virtual base
     return None
 
 
-def _name(die: DIE | None) -> str:
-    while die is not None:
-        if "DW_AT_name" in die.attributes:
-            return str(die.attributes["DW_AT_name"].value.decode(errors="replace"))
-        die = _origin(die)
-    return ""
+def _names(kind: DIE) -> str:
+    if number(kind, "DW_AT_declaration"):
+        return "the debug information does not say what is in it"
+    names: list[str] = []
+    for each in members_of(kind):
+        inner = type_of(each)
+        inside = inner is not None and inner.tag in AGGREGATES and (each.tag != "DW_TAG_member" or not name_of(each))
+        names += [name_of(each)] if not inside or inner is None else [name_of(m) for m in members_of(inner)]
+    return f"its members: {', '.join(filter(None, names)) or 'none'}"
 
 
-def _type(die: DIE | None) -> DIE | None:
-    """The type of a parameter, or of the result of a function, without its qualifiers and further names."""
-    while die is not None and "DW_AT_type" not in die.attributes:
-        die = _origin(die)
-    kind = die.get_DIE_from_attribute("DW_AT_type") if die is not None else None
-    while kind is not None and kind.tag in _WRAPPERS:
-        kind = kind.get_DIE_from_attribute("DW_AT_type") if "DW_AT_type" in kind.attributes else None
-    return kind
+def _unknown(name: str, function: str) -> CausalError:
+    return CausalError(f"the debug information does not say enough to find {name} of {function}", _HINT)
+
+
+def _elsewhere(name: str, function: str) -> CausalError:
+    return CausalError(f"parameter {name} of {function} is not in an integer register", "choose another one")

@@ -16,6 +16,7 @@ from typing import Any
 
 from causal import capabilities
 from causal.child import invoking_user
+from causal.drt.traces import ON_THREAD
 from causal.errors import CausalError
 from causal.mappings import Mapping, read_maps
 from causal.symbols.elf import Binary
@@ -87,7 +88,7 @@ def functions_of_tree(path: str) -> list[str]:
     """The functions in the tree that `explain --json` wrote; `-` is standard input. Raises CausalError."""
     try:
         found = json.loads(sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8"))
-        names = [str(each) for each in found["features_used"]]
+        names = [str(each).partition(ON_THREAD)[0] for each in found["features_used"]]
     except (ValueError, TypeError, KeyError):
         raise CausalError(
             f"{path} is not what explain --json writes", f"make it: causal-bpf explain DIR --json > {path}"
@@ -169,7 +170,7 @@ def callers_in_runs(
 
             def started(pid: int, maps: _Maps = maps) -> None:
                 maps.pid = pid
-                counts.trace(pid)
+                counts.trace(pid, from_exec=True)
 
             stdin = each.words[""] if options.stdin else None
             executor.execute(substitute(command, each), stdin, started, maps.look)

@@ -11,31 +11,43 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from causal import kernel_calls
 from causal.child import Child, Owner
+from causal.errors import CausalError, UsageError
 
 TIMED_OUT = 124  # as timeout(1)
 _PATIENCE_S = 5.0
 _TAIL_BYTES = 400
+# A perf event: type and configuration.
+INSTRUCTIONS = (kernel_calls.PERF_TYPE_HARDWARE, kernel_calls.PERF_COUNT_HW_INSTRUCTIONS)
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How an execution ended: `status` as shells have it, its time in ns, the end of what it wrote to stderr."""
+    """How an execution ended: `status` as shells have it, its time in ns, the end of what it wrote to stderr.
+
+    `count` is that of the Executor's counter, None where it has none.
+    """
 
     status: int
     wall_ns: int
     cpu_ns: int
     complaint: str
+    count: int | None = None
 
 
 @dataclass(frozen=True)
 class Executor:
-    """Executes `program`; without a `timeout_s` nothing is ever killed. `tick_s`: how often `watch` is called."""
+    """Executes `program`; without a `timeout_s` nothing is ever killed. `tick_s`: how often `watch` is called.
+
+    `counter` is an event, such as INSTRUCTIONS, that is counted in user mode, in all threads and children.
+    """
 
     program: str
     owner: Owner | None
     timeout_s: float | None
     tick_s: float = 0.05
+    counter: tuple[int, int] | None = None
 
     def execute(
         self,
@@ -61,6 +73,10 @@ class Executor:
                 os.setpgid(child.pid, child.pid)
             if started:
                 started(child.pid)
+            counter = None
+            if self.counter:
+                counter = kernel_calls.open_counter(*self.counter, child.pid)
+                stack.callback(os.close, counter)
             # Until here it was a copy of ours; what it used as that is not the program's.
             before_ns = time.clock_gettime_ns(_cpu_clock(child.pid))
             begin = time.monotonic_ns()
@@ -69,6 +85,7 @@ class Executor:
             usage = child.wait_for_usage()
             wall_ns = time.monotonic_ns() - begin
             assert child.status is not None
+            count = None if counter is None else _count(counter)
             errors.seek(max(os.fstat(errors.fileno()).st_size - _TAIL_BYTES, 0))
             tail = errors.read().decode(errors="replace").strip().splitlines()
         return Ended(
@@ -76,6 +93,7 @@ class Executor:
             wall_ns,
             max(round((usage.ru_utime + usage.ru_stime) * 1e9) - before_ns, 0),
             tail[-1] if tail else "",
+            count,
         )
 
     def _wait(self, child: Child, watch: Callable[[float], None] | None) -> bool:
@@ -103,6 +121,28 @@ class Executor:
                     return True
         finally:
             os.close(descriptor)
+
+
+def check_counter(counter: tuple[int, int]) -> None:
+    """Raises UsageError where there is no such counter."""
+    try:
+        os.close(kernel_calls.open_counter(*counter, 0))
+    except OSError as error:
+        raise UsageError(
+            f"instructions are not counted here: {error.strerror}",
+            "most virtual machines hide the CPU's counters; explain the CPU time instead: --measure cpu",
+        ) from None
+
+
+def _count(descriptor: int) -> int:
+    value, enabled_ns, running_ns = kernel_calls.read_counter(descriptor)
+    if enabled_ns and not running_ns:
+        raise CausalError(
+            "the CPU's counters were in use by others all the time",
+            "end other profilers (perf, vtune), or give --measure cpu",
+        )
+    # Where others take turns on the counter, it saw a part of the run.
+    return round(value * enabled_ns / running_ns) if running_ns else value
 
 
 def _cpu_clock(pid: int) -> int:

@@ -23,11 +23,13 @@ from causal.tracing.callgrind import is_callgrind, read_callgrind
 from causal.tracing.inputs import SIZE, RunInput
 
 _HEAD_BYTES = 4096
-# An event of `perf script`: command, ids, time, then period and event; frames follow, indented, until an empty line.
+# An event of `perf script`: command, ids, time, then period and event. What was recorded with stacks (perf record -g)
+# has its frames on the next lines, indented, until an empty one; without them the one frame stands behind the event.
 _PERF_EVENT = re.compile(
-    r"^\s*\S.*?\s(?P<pid>\d+)(?:/\d+)?\s+(?:\[\d+\]\s+)?(?P<time>\d+\.\d+):\s+(?:\d+\s+)?(?P<event>[\w:.-]+):(?:\s|$)"
+    r"^\s*\S.*?\s(?P<pid>\d+)(?:/\d+)?\s+(?:\[\d+\]\s+)?(?P<time>\d+\.\d+):\s+(?:\d+\s+)?(?P<event>\S+):"
+    r"(?:\s+(?P<rest>.*))?$"
 )
-_PERF_FRAME = re.compile(r"^\s+[0-9a-f]+\s+(?P<symbol>.+?)(?:\+0x[0-9a-f]+)?\s+\((?P<file>[^)]*)\)$")
+_PERF_FRAME = re.compile(r"^\s*[0-9a-f]+\s+(?P<symbol>.+?)(?:\+0x[0-9a-f]+)?\s+\((?P<file>[^)]*)\)$")
 
 
 def import_traces(paths: Sequence[Path], inputs: Sequence[RunInput] = ()) -> list[dict[str, Any]]:
@@ -128,14 +130,17 @@ def _from_perf_script(path: Path, known: dict[str, dict[str, float]]) -> dict[st
     times: list[float] = []
     stack: set[str] = set()
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        frame: str | None = line
         if event := _PERF_EVENT.match(line):
             counts.update(stack)
             stack = set()
             times.append(float(event["time"]))
-            if event["event"].startswith("probe"):
+            probe = event["event"].startswith("probe")
+            frame = None if probe else event["rest"]
+            if probe:
                 stack = {event["event"].partition(":")[2]}
-        elif (frame := _PERF_FRAME.match(line)) and frame["symbol"] != "[unknown]":
-            stack.add(frame["symbol"])
+        if (found := _PERF_FRAME.match(frame or "")) and found["symbol"] != "[unknown]":
+            stack.add(found["symbol"])
     counts.update(stack)
     if len(times) < 2:
         raise CausalError(f"{path}: fewer than two events", "record for longer, or with a higher frequency")

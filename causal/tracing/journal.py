@@ -20,19 +20,28 @@ JOURNAL, TRACES = "journal.jsonl", "traces.jsonl"
 
 @dataclass
 class Run:
-    """What is known of one input so far: its calls (None: not counted yet), the times of its rounds, in ns."""
+    """What is known of one input so far: its calls (None: not counted yet), the times of its rounds, in ns.
+
+    `threads` are the same calls by the name of the thread, where there was more than one:
+    {"io": {"threads": 2, "calls": {"read_all": 7}}}. `instructions` by round are there where they were asked for.
+    """
 
     calls: dict[str, int] | None = None
+    threads: dict[str, dict[str, Any]] = field(default_factory=dict)
     exit_code: int = 0
     warm_ns: int | None = None
     wall_ns: dict[int, int] = field(default_factory=dict)
     cpu_ns: dict[int, int] = field(default_factory=dict)
+    instructions: dict[int, int] = field(default_factory=dict)
     complaint: str = ""
 
-    @property
-    def complete(self) -> bool:
-        """Good for a trace."""
-        return self.calls is not None and bool(self.wall_ns)
+    def measured(self, measure: str) -> dict[int, int]:
+        """What the rounds measured so far of wall, cpu or instructions."""
+        return {"wall": self.wall_ns, "cpu": self.cpu_ns, "instructions": self.instructions}[measure]
+
+    def complete(self, measure: str) -> bool:
+        """Good for a trace in which this is what is explained."""
+        return self.calls is not None and bool(self.measured(measure))
 
 
 class Journal:
@@ -91,11 +100,14 @@ class Journal:
         run.complaint = run.complaint or record.get("complaint", "")
         if record["type"] == "count":
             run.calls = record["calls"]
+            run.threads = record.get("threads", {})
         elif record["type"] == "warm":
             run.warm_ns = record["wall_ns"]
         else:
             run.wall_ns[record["round"]] = record["wall_ns"]
             run.cpu_ns[record["round"]] = record["cpu_ns"]
+            if "instructions" in record:
+                run.instructions[record["round"]] = record["instructions"]
 
     def add(self, record: dict[str, Any]) -> None:
         """Write a record down and take it into account."""

@@ -2,6 +2,7 @@
 
 parse_value("size=arg2")                    # the second argument, as an unsigned number
 parse_value("length@parse_header")          # the parameter of that name of a function that is called in the request
+parse_value("size=this.body.size")          # a member of the object that a parameter points or refers to
 parse_value("string-length:arg1")           # length of the string that the first argument points to
 """
 
@@ -13,11 +14,13 @@ from dataclasses import dataclass
 
 from causal.errors import CausalError, UsageError
 from causal.progress import parse_spec, resolve
+from causal.symbols.demangle import demangle
 from causal.symbols.elf import Binary
 
 MAX_VALUES = 8
 _VALUE = re.compile(
-    r"(?:(?P<name>[A-Za-z_][\w-]*)=)?(?P<string>string-length:)?(?P<what>[A-Za-z_]\w*)(?:@(?P<where>.+))?$"
+    r"(?:(?P<name>[A-Za-z_][\w-]*)=)?(?P<string>string-length:)?(?P<what>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)"
+    r"(?:@(?P<where>.+))?$"
 )
 _POSITION = re.compile(r"arg(\d+)$")
 _REGISTERS = 6  # arguments that are passed in registers (System V x86-64 ABI)
@@ -34,7 +37,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Value:
-    """One input variable: an argument (`argN`, from 1, or the name of a parameter) of the function `where`.
+    """One input variable: an argument (`argN`, from 1, or the name of a parameter, or `parameter.member`) of the
+    function `where`.
 
     `where` None: of the function at which requests begin. `string` means its length as a string.
     """
@@ -47,11 +51,18 @@ class Value:
 
 @dataclass(frozen=True)
 class Register:
-    """An argument in an integer register: `position` from 1; `unused_bits` at the top are not the argument's."""
+    """An argument in an integer register: `position` from 1, from bit `shift` on; or `offset` bytes behind the address
+    that is in it (None: in the register). Of 64 bits, `unused_bits` at the top are not the value's.
+
+    `is_text`: the value is the address of a C string, whose length is wanted.
+    """
 
     position: int
     unused_bits: int = 0
     signed: bool = False
+    offset: int | None = None
+    shift: int = 0
+    is_text: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,7 +93,7 @@ def check_argument(option: str, argument: str) -> None:
     position = _POSITION.match(argument)
     if position and not 1 <= int(position[1]) <= _REGISTERS:
         raise UsageError(f"{option}: only arg1 to arg{_REGISTERS} are in registers", "choose one of these")
-    if not re.fullmatch(r"[A-Za-z_]\w*", argument):
+    if not re.fullmatch(r"[A-Za-z_][\w.]*", argument) or (position is None and _POSITION.match(argument.split(".")[0])):
         raise UsageError(f"{option}: this names no argument", "write arg1, or the name of a parameter")
 
 
@@ -98,16 +109,16 @@ def check_values(values: Sequence[Value]) -> None:
         raise UsageError("two input variables have the same name", "name them apart: --input NAME=arg2")
 
 
-def find_register(argument: str, place: Place, index: int = 0) -> Register:
+def find_register(argument: str, string: bool, place: Place, index: int = 0) -> Register:
     """Where an argument is at one function of a place; names need debug information. Raises CausalError."""
     position = _POSITION.match(argument)
     if position:
-        return Register(int(position[1]))
+        return Register(int(position[1]), is_text=string)
     from causal.symbols.parameters import find_parameter
 
-    found = find_parameter(Binary.load(place.path), place.offsets[index], place.names[index], argument)
-    assert found.position is not None
-    return Register(found.position, 64 - 8 * found.size, found.signed)
+    binary = Binary.load(place.path)
+    found = find_parameter(binary, place.offsets[index], place.names[index], argument, string)
+    return Register(found.position, 64 - 8 * found.size, found.signed, found.offset, found.shift, found.is_text)
 
 
 def find_reading(
@@ -116,13 +127,29 @@ def find_reading(
     """How to read a value; raises CausalError where there is no such function or parameter."""
     elsewhere = value.where is not None and value.where != begins_at
     places = find_place("input", value.where, main, libraries) if elsewhere and value.where else begin
-    return Reading(value, find_register(value.argument, places[0]), tuple(places) if elsewhere else ())
+    each = [
+        (name, find_register(value.argument, value.string, place, index))
+        for place in places
+        for index, name in enumerate(place.names)
+    ]
+    if len({register for _, register in each}) > 1:
+        raise CausalError(
+            f"{value.argument} is in different places in the {len(each)} functions that are meant",
+            f"name one of them: {'; '.join(demangle(name) for name, _ in each[:6])}",
+        )
+    return Reading(value, each[0][1], tuple(places) if elsewhere else ())
 
 
 def key_cookies(argument: str, place: Place) -> list[int]:
     """What the BPF program is told of each function of a place: the position of the key, and its unused bits."""
-    registers = [find_register(argument, place, index) for index in range(len(place.offsets))]
-    return [each.position | each.unused_bits << 8 for each in registers]
+    position = _POSITION.match(argument)
+    if position:
+        return [int(position[1])] * len(place.offsets)
+    from causal.symbols.parameters import find_identity
+
+    binary = Binary.load(place.path)
+    found = [find_identity(binary, *each, argument) for each in zip(place.offsets, place.names, strict=True)]
+    return [each.position | (64 - 8 * each.size) << 8 for each in found]
 
 
 def find_place(option: str, spec: str, main: Binary, libraries: Sequence[str]) -> list[Place]:

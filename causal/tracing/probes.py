@@ -10,26 +10,28 @@ import errno
 import mmap
 import os
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from causal import kernel_calls
+from causal.drt.traces import FIRST_THREAD
 from causal.engine import BPF_DIRECTORY, captured_output, map_array
 from causal.errors import CausalError
 from causal.tracing.functions import Function
 
 MAX_TRACED = 65_536
+_TRACED, _TRACED_FROM_EXEC = 1, 2  # as in bpf/traced.h
+# Cells of calls by thread and function, and the bounds of the rows (threads) that they are shared out to.
+_MAX_CELLS, _LEAST_ROWS, _MOST_ROWS = 1 << 22, 64, 4096
+_SHARED_ROW = 0
+FURTHER_THREADS = "[further threads]"
+# As struct row_owner in bpf/calls.bpf.c.
+_OWNER = np.dtype([("tid", "<u4"), ("name", "S16"), ("unused", "<u4")])
 # What the kernel says of places where it cannot put a probe.
 _REFUSALS = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EILSEQ, 524)
-
-
-def possible_cpus() -> int:
-    """One more than the highest number a CPU of this machine can have."""
-    text = Path("/sys/devices/system/cpu/possible").read_text().strip()
-    return int(text.replace(",", "-").split("-")[-1]) + 1
 
 
 def read_source(*names: str) -> str:
@@ -99,20 +101,39 @@ class Links:
             os.close(self._links.pop())
 
 
+@dataclass(frozen=True)
+class ThreadCalls:
+    """Calls of each function, (F,), by the `threads` that have one name (0: nobody knows how many)."""
+
+    threads: int
+    calls: NDArray[np.int64]
+
+
+def follow(bpf: Any, tgid: int, from_exec: bool) -> None:
+    """Trace one process and its children, and no other; `from_exec`: when it has executed its command."""
+    table = bpf["traced"]
+    table.clear()
+    table[ctypes.c_uint32(tgid)] = ctypes.c_uint32(_TRACED_FROM_EXEC if from_exec else _TRACED)
+
+
 class CallCounts:
     """Counts calls of `functions` by the processes given to `trace` and by their children; close() ends it.
 
-    Nothing is probed until `attach`. Raises CausalError when the kernel refuses.
+    `rows` is one more than the threads that are told apart. Nothing is probed until `attach`. Raises CausalError when
+    the kernel refuses.
     """
 
-    def __init__(self, functions: Sequence[Function]) -> None:
+    def __init__(self, functions: Sequence[Function], rows: int | None = None) -> None:
         self._functions = functions
-        self._cpus = possible_cpus()
-        slots = self._cpus * len(functions)
-        defines = {"FUNCTIONS": len(functions), "CALL_SLOTS": slots, "MAX_TRACED": MAX_TRACED}
-        self._bpf = compile_program(read_source("traced.h", "calls.bpf.c"), defines)
+        rows = rows or min(max(_MAX_CELLS // len(functions), _LEAST_ROWS), _MOST_ROWS)
+        cells = rows * len(functions)
+        defines = {"FUNCTIONS": len(functions), "ROWS": rows, "CALL_CELLS": cells, "MAX_TRACED": MAX_TRACED}
+        source = read_source("traced.h", "calls.bpf.c")
+        self._bpf = compile_program("#define THREAD_ENDS leave_row\n" + source, defines)
         self._maps: list[mmap.mmap] = []
-        self._calls = map_array(self._bpf, "calls", np.dtype("<u8"), slots, self._maps)
+        self._calls = map_array(self._bpf, "calls", np.dtype("<u8"), cells, self._maps).reshape(rows, -1)
+        self._owners = map_array(self._bpf, "owners", _OWNER, rows, self._maps)
+        self._tgid = 0
         with captured_output():
             attach_type = kernel_calls.TRACE_UPROBE_MULTI
             self._program = self._bpf.load_func("on_call", self._bpf.KPROBE, attach_type=attach_type)
@@ -138,16 +159,35 @@ class CallCounts:
             self._links = None
 
     def trace(self, tgid: int) -> None:
-        """Forget all processes and counts, and count for this process and its future children."""
-        table = self._bpf["traced"]
-        table.clear()
-        self._calls[:] = 0
-        table[ctypes.c_uint32(tgid)] = ctypes.c_uint32(1)
+        """Forget all processes and counts, and count for this process, once it executes, and its future children."""
+        self._bpf["rows"].clear()
+        used = self._used()
+        self._calls[used] = 0
+        self._owners[used] = 0
+        self._bpf["next_row"][ctypes.c_int(0)] = ctypes.c_uint64(_SHARED_ROW + 1)
+        self._tgid = tgid
+        follow(self._bpf, tgid, from_exec=True)
+
+    def _used(self) -> slice:
+        return slice(0, min(int(self._bpf["next_row"][ctypes.c_int(0)].value), len(self._calls)) or 1)
 
     def counts(self) -> NDArray[np.int64]:
         """Calls of each function since `trace`, (F,)."""
-        totals: NDArray[np.int64] = self._calls.reshape(self._cpus, -1).sum(axis=0).astype(np.int64)
+        totals: NDArray[np.int64] = self._calls[self._used()].sum(axis=0).astype(np.int64)
         return totals
+
+    def by_thread(self) -> dict[str, ThreadCalls]:
+        """The same by the names of the threads, once they have ended; the first one is called FIRST_THREAD."""
+        found: dict[str, ThreadCalls] = {}
+        for row, (calls, owner) in enumerate(zip(self._calls[self._used()], self._owners, strict=False)):
+            if not calls.any():
+                continue
+            name = FURTHER_THREADS if row == _SHARED_ROW else owner["name"].decode(errors="replace") or "[unnamed]"
+            if owner["tid"] == self._tgid:
+                name = FIRST_THREAD
+            before = found.get(name, ThreadCalls(0, np.zeros(len(calls), dtype=np.int64)))
+            found[name] = ThreadCalls(before.threads + (row != _SHARED_ROW), before.calls + calls.astype(np.int64))
+        return found
 
     @property
     def untraced(self) -> int:

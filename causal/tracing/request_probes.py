@@ -174,9 +174,10 @@ def request_source(readings: Sequence[Reading]) -> str:
     """The BPF program with the lines that read these values filled in."""
     reads, programs = [], []
     for number, each in enumerate(readings):
-        register, string = each.register, int(each.value.string)
-        bits, signed = register.unused_bits, int(register.signed)
-        call = f"read_value(ctx, r, {number}, {register.position}, {bits}, {signed}, {string});"
+        at = each.register
+        words = (number, at.position, int(at.offset is not None), at.offset or 0, at.shift, at.unused_bits,
+                 int(at.signed), int(at.is_text))  # fmt: skip
+        call = f"read_value(ctx, r, {', '.join(map(str, words))});"
         if each.places:
             programs.append(
                 f"int on_value_{number}(struct pt_regs *ctx)\n{{\n\tstruct request *r;\n\n"

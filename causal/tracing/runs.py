@@ -24,13 +24,13 @@ from causal.child import invoking_user
 from causal.errors import CausalError
 from causal.symbols.elf import Binary
 from causal.symbols.executables import find_command, resolve_executable
-from causal.tracing.execution import TIMED_OUT, Ended, Executor
+from causal.tracing.execution import INSTRUCTIONS, TIMED_OUT, Ended, Executor, check_counter
 from causal.tracing.functions import DEFAULT_MAX_FUNCTIONS, Function, Selection, select_functions
 from causal.tracing.inputs import RunInput, check_command, substitute
 from causal.tracing.journal import Journal, Run, write_traces
 from causal.tracing.probes import CallCounts
 
-MEASURES = ("wall", "cpu")
+MEASURES = ("wall", "cpu", "instructions")
 # Seconds per call of a probed function whose first instruction is emulated, and single-stepped (measured in a VM).
 CHEAP_CALL_S, STEPPED_CALL_S = 0.6e-6, 17e-6
 # Runs with probes may always take this long in all, shared out among the inputs, within these bounds for each.
@@ -68,13 +68,17 @@ class Status:
 
 @dataclass(frozen=True)
 class Summary:
-    """What came out. `exit_codes`: code -> inputs that ended so; `complaints`: code -> an example of stderr."""
+    """What came out. `exit_codes`: code -> inputs that ended so; `complaints`: code -> an example of stderr.
+
+    `threads` are the names of threads, where there were several in a run.
+    """
 
     path: Path
     traces: int
     inputs: int
     functions: int
     called: int
+    threads: list[str]
     exit_codes: dict[int, int]
     complaints: dict[int, str]
     dropped: dict[str, float]
@@ -109,7 +113,12 @@ class RunTracer:
         self._notes = list(selection.notes)
         if program != main.path and not options.binaries and not program.endswith(main.name):
             self._notes.append(f"the functions of {main.name}, which runs {first}, are counted")
+        counter = INSTRUCTIONS if options.measure == "instructions" else None
+        if counter:
+            check_counter(counter)
         self._executor = Executor(program, invoking_user(), options.timeout_s)
+        # Counting takes next to no time, but other runs have no use for it.
+        self._timing = Executor(program, invoking_user(), options.timeout_s, counter=counter)
         self._refused: list[str] = []
         self._number = {each.name: number for number, each in enumerate(self.functions)}
         header = {
@@ -142,7 +151,7 @@ class RunTracer:
         known = [run.warm_ns / 1e9 for run in runs if run.warm_ns is not None]
         typical = float(np.mean(known)) if known else 0.01
         expected = [typical if run.warm_ns is None else run.warm_ns / 1e9 for run in runs]
-        missing = [max(self._options.repeat - len(run.wall_ns), 0) for run in runs]
+        missing = [max(self._options.repeat - len(run.measured(self._options.measure)), 0) for run in runs]
         self._left_s = {
             "warm-up": sum(e for run, e in zip(runs, expected, strict=True) if run.warm_ns is None),
             # How much slower probes are is not known; a guess by which the bar moves evenly for most programs.
@@ -158,10 +167,10 @@ class RunTracer:
 
     # --- the phases --------------------------------------------------------------------------------------------------
 
-    def _execute(self, run_input: RunInput, **callbacks: Any) -> Ended:
+    def _execute(self, run_input: RunInput, timing: bool = False, **callbacks: Any) -> Ended:
         command = substitute(self._options.command, run_input)
         stdin = run_input.words[""] if self._options.stdin else None
-        return self._executor.execute(command, stdin, **callbacks)
+        return (self._timing if timing else self._executor).execute(command, stdin, **callbacks)
 
     def _warm_up(self) -> None:
         waiting = [each for each in self._inputs if self._journal.run(each.id).warm_ns is None]
@@ -215,14 +224,23 @@ class RunTracer:
             self._journal.add({"type": "drop", "functions": hot})
             self._attach(counts)
             return False
-        totals = counts.counts()
-        called = {self.functions[i].name: int(totals[i]) for i in np.flatnonzero(totals)}
-        self._journal.add({"type": "count", "id": run_input.id, "exit_code": ended.status, "calls": called})
+        threads = counts.by_thread()
+        record = {"type": "count", "id": run_input.id, "exit_code": ended.status, "calls": self._named(counts.counts())}
+        if len(threads) > 1:
+            record["threads"] = {
+                name: {"threads": each.threads, "calls": self._named(each.calls)} for name, each in threads.items()
+            }
+        self._journal.add(record)
         return True
+
+    def _named(self, calls: NDArray[np.int64]) -> dict[str, int]:
+        return {self.functions[i].name: int(calls[i]) for i in np.flatnonzero(calls)}
 
     def _time(self) -> None:
         self._plan()
-        waiting = sum(max(self._options.repeat - len(self._journal.run(i.id).wall_ns), 0) for i in self._inputs)
+        measure = self._options.measure
+        runs = [self._journal.run(each.id) for each in self._inputs]
+        waiting = sum(max(self._options.repeat - len(run.measured(measure)), 0) for run in runs)
         for number in range(self._options.repeat):
             order = list(self._inputs)
             random.Random(f"{self._options.seed}/{number}").shuffle(order)
@@ -231,13 +249,15 @@ class RunTracer:
                 if self._interrupted():
                     return
                 # A run that was killed once would be killed again: its time is known well enough.
-                if number in run.wall_ns or (run.exit_code == TIMED_OUT and run.wall_ns):
+                done = run.measured(measure)
+                if number in done or (run.exit_code == TIMED_OUT and done):
                     continue
-                ended = self._execute(each)
-                self._journal.add(
-                    {"type": "time", "id": each.id, "round": number, "wall_ns": ended.wall_ns, "cpu_ns": ended.cpu_ns,
-                     "exit_code": ended.status}
-                )  # fmt: skip
+                ended = self._execute(each, timing=True)
+                record = {"type": "time", "id": each.id, "round": number, "wall_ns": ended.wall_ns,
+                          "cpu_ns": ended.cpu_ns, "exit_code": ended.status}  # fmt: skip
+                if ended.count is not None:
+                    record["instructions"] = ended.count
+                self._journal.add(record)
                 detail = f", round {number + 1} of {self._options.repeat}"
                 self._tell("timing", ended.wall_ns / 1e9, 1 / max(waiting, 1), detail)
                 waiting -= 1
@@ -245,7 +265,9 @@ class RunTracer:
     # --- the result --------------------------------------------------------------------------------------------------
 
     def _finish(self) -> Summary:
-        done = [(each, self._journal.run(each.id)) for each in self._inputs if self._journal.run(each.id).complete]
+        measure = self._options.measure
+        known = [(each, self._journal.run(each.id)) for each in self._inputs]
+        done = [(each, run) for each, run in known if run.complete(measure)]
         if not done:
             raise CausalError(
                 "interrupted before a trace was complete",
@@ -253,7 +275,7 @@ class RunTracer:
                 130 if self._interrupted() else 1,
             )
         dropped = self._journal.dropped
-        traces = [make_trace(each, run, self._options.measure, dropped) for each, run in done]
+        traces = [make_trace(each, run, measure, dropped) for each, run in done]
         codes: dict[int, int] = {}
         complaints: dict[int, str] = {}
         for _, run in done:
@@ -267,6 +289,7 @@ class RunTracer:
             inputs=len(self._inputs),
             functions=len(self.functions),
             called=len({name for trace in traces for name in trace["calls"]}),
+            threads=list(dict.fromkeys(name for trace in traces for name in trace.get("threads", ()))),
             exit_codes=codes,
             complaints=complaints,
             dropped=dropped,
@@ -274,22 +297,28 @@ class RunTracer:
             notes=self._notes,
             resumed=self._journal.resumed,
             finished=len(done) == len(self._inputs)
-            and all(len(run.wall_ns) >= repeat or run.exit_code == TIMED_OUT for _, run in done),
+            and all(len(run.measured(measure)) >= repeat or run.exit_code == TIMED_OUT for _, run in done),
         )
 
 
 def make_trace(run_input: RunInput, run: Run, measure: str, dropped: dict[str, float]) -> dict[str, Any]:
     """One line of `traces.jsonl`; what was measured first is what `explain` explains by default."""
-    times = {
-        "wall": ("wall_time_ms", run.wall_ns),
-        "cpu": ("cpu_time_ms", run.cpu_ns),
-    }
-    order = sorted(MEASURES, key=lambda name: name != measure)
-    outputs = {times[name][0]: [round(times[name][1][r] / 1e6, 6) for r in sorted(times[name][1])] for name in order}
+    names = {"wall": ("wall_time_ms", 1e6), "cpu": ("cpu_time_ms", 1e6), "instructions": ("instructions", 1)}
+    outputs = {}
+    for each in sorted(MEASURES, key=lambda name: name != measure):
+        name, unit = names[each]
+        if values := run.measured(each):
+            outputs[name] = [round(values[r] / unit, 6) for r in sorted(values)]
     trace: dict[str, Any] = {"id": run_input.id, "inputs": run_input.values, "outputs": outputs}
     if run.exit_code:
         trace["exit_code"] = run.exit_code
-    trace["calls"] = {name: n for name, n in (run.calls or {}).items() if name not in dropped}
+
+    def kept(calls: dict[str, int]) -> dict[str, int]:
+        return {name: n for name, n in calls.items() if name not in dropped}
+
+    trace["calls"] = kept(run.calls or {})
+    if run.threads:
+        trace["threads"] = {name: each | {"calls": kept(each["calls"])} for name, each in run.threads.items()}
     return trace
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ import numpy as np
 from causal import kernel_calls
 from causal.engine import captured_output
 from causal.tracing.functions import Function
-from causal.tracing.probes import MAX_TRACED, Links, compile_program, read_source
+from causal.tracing.probes import MAX_TRACED, Links, compile_program, follow, read_source
 
 # Calls of each function whose stack is walked, per run or second; all others are counted by caller alone.
 STACKS = 2_000
@@ -59,11 +58,9 @@ class CallerCounts:
         self._links = Links(self._program.fd, self._functions, range(len(self._functions)))
         return self._links.refused
 
-    def trace(self, tgid: int) -> None:
-        """Count for this process and its future children, and for no other."""
-        table = self._bpf["traced"]
-        table.clear()
-        table[ctypes.c_uint32(tgid)] = ctypes.c_uint32(1)
+    def trace(self, tgid: int, from_exec: bool = False) -> None:
+        """Count for this process (`from_exec`: once it executes its command) and its children, and for no other."""
+        follow(self._bpf, tgid, from_exec)
 
     def detach(self) -> None:
         """Remove all probes; the counts stay."""

@@ -58,11 +58,15 @@ SUBJECTS = (
 
 @dataclass
 class Noise:
-    """How unsteady a program is: visits per window, their variance relative to Poisson, and drift between pairs."""
+    """How unsteady a program is: visits per window, their variance relative to Poisson, and drift between pairs.
+
+    `uneven`: by what factor regions may differ in that variance (each region's is drawn anew in every run).
+    """
 
     visits: float
     dispersion: float
     drift: float
+    uneven: float = 1.0
 
 
 def simulate(seed: int, subjects: Sequence[Subject], budget_s: float, noise: Noise) -> Profile:
@@ -73,6 +77,7 @@ def simulate(seed: int, subjects: Sequence[Subject], budget_s: float, noise: Noi
     planner.fit_budget(budget_s / (2 * (window_s + 0.3)), len(subjects))
     samples = {number: round(1000 * subject.share) for number, subject in enumerate(subjects, 1)}
     bias = rng.normal(0.0, _METHOD_SD, len(subjects) + 1)
+    dispersions = noise.dispersion * noise.uneven ** rng.uniform(-1.0, 1.0, len(subjects) + 1)
     windows: list[Window] = []
     settled: dict[str, str] = {}
     now_s, wander = 0.0, 0.0
@@ -85,14 +90,16 @@ def simulate(seed: int, subjects: Sequence[Subject], budget_s: float, noise: Noi
         for arm in pair.arms:
             gain = subject.gain(pair.level) + bias[pair.region] * pair.level if arm is Arm.TREATED else 0.0
             expected = noise.visits * math.exp(wander) / (1.0 - gain)
-            if noise.dispersion > 1.0:
-                expected = rng.gamma(expected / (noise.dispersion - 1.0), noise.dispersion - 1.0)
+            dispersion = dispersions[pair.region]
+            if dispersion > 1.0:
+                expected = rng.gamma(expected / (dispersion - 1.0), dispersion - 1.0)
             count = int(rng.poisson(expected))
             rates[arm] = count
             windows.append(
                 Window(
                     subject.name, _ARMS[arm], pair.number, pair.level, pair.level if arm is Arm.TREATED else 0.0,
-                    SECOND, SECOND, start_ns=round(now_s * SECOND) + 1, points=(Visits("point", count),),
+                    SECOND, SECOND, start_ns=round(now_s * SECOND) + 1, cpus=subject.share,
+                    points=(Visits("point", count),),
                 )
             )  # fmt: skip
             now_s += window_s + 0.3
@@ -118,6 +125,7 @@ class Tally:
     verdicts: Counter[tuple[str, str]] = field(default_factory=Counter)
     false_share: list[float] = field(default_factory=list)
     settled: Counter[str] = field(default_factory=Counter)
+    tried: Counter[str] = field(default_factory=Counter)
 
     def add(self, profile: Profile, subjects: Sequence[Subject]) -> None:
         truth = {subject.name: subject for subject in subjects}
@@ -127,11 +135,13 @@ class Tally:
             self.settled[rule] += 1
             self.verdicts[result.region, result.verdict.value] += 1
             for point in result.points:
+                self.tried["level"] += point.speedup > 0
                 if point.ci is not None and point.speedup > 0:
                     self._count(("level", rule), point.ci, subject.gain(point.speedup))
-            if result.fit is not None:
-                # At the point at which the table ranks, and at the end of the curve.
-                for level in (0.25, result.fit.max_level):
+            self.tried["fit"] += 2
+            # At the point at which the table ranks, and at the end of the curve: what is shown.
+            if result.fit is not None and result.fit.is_evidence:
+                for level in (min(0.25, result.fit.max_level), result.fit.max_level):
                     self._count(("fit", rule), result.fit.at(level).ci, subject.gain(level))
             if result.verdict in (Verdict.OPTIMISE, Verdict.CONTENTION):
                 found += 1
@@ -144,6 +154,10 @@ class Tally:
             self.intervals[name] += 1
             self.covered[name] += ci[0] <= truth <= ci[1]
 
+    def withheld(self, name: str) -> float:
+        """The share that has no number, for want of evidence."""
+        return 1.0 - self.intervals[name] / self.tried[name] if self.tried[name] else math.nan
+
     def coverage(self, name: str) -> float:
         return self.covered[name] / self.intervals[name] if self.intervals[name] else math.nan
 
@@ -153,6 +167,7 @@ NOISES = {
     "usual": Noise(300, 2.0, 0.05),
     "few visits": Noise(40, 1.0, 0.05),
     "unsteady": Noise(300, 8.0, 0.1),
+    "uneven": Noise(300, 2.5, 0.05, uneven=2.5),
 }
 
 
@@ -183,15 +198,16 @@ def tables(tallies: dict[str, Tally], runs: int, budget_s: float) -> str:
     """The results as Markdown."""
     lines = [
         f"{runs:,} simulated runs of {budget_s:.0f} s per kind of program, six regions each, early stopping on.", "",
-        "| program | at one speedup | fitted curve | stopped as precise | stopped by effect | not stopped "
-        "| false discoveries |",
-        "|---|---|---|---|---|---|---|",
+        "| program | at one speedup | fitted curve | without a number | stopped as precise | stopped by effect "
+        "| not stopped | false discoveries |",
+        "|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for name, tally in tallies.items():
         regions = sum(tally.settled.values())
         shares = [f"{tally.settled[rule] / regions:.0%}" for rule in ("precise", "effect", "not settled")]
         lines.append(
-            f"| {name} | {tally.coverage('level'):.1%} | {tally.coverage('fit'):.1%} | {' | '.join(shares)} "
+            f"| {name} | {tally.coverage('level'):.1%} | {tally.coverage('fit'):.1%} "
+            f"| {tally.withheld('level'):.0%}, {tally.withheld('fit'):.0%} | {' | '.join(shares)} "
             f"| {np.mean(tally.false_share):.2%} |"
         )
     lines += ["", "Coverage of the 95 % intervals by how the region was ended:", "",

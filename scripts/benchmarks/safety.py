@@ -479,7 +479,7 @@ def source(options: argparse.Namespace) -> Result:
     compiler = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fanalyzer", "-c", "-o", os.devnull]
     checks = [("gcc -fanalyzer", [*compiler, *(["-ffreestanding"] if name in ("stub.c", "handler.c") else []),
                                   str(stub / name)])
-              for name in ("stub.c", "handler.c", "inject.c", "tracee_x86_64.c")]  # fmt: skip
+              for name in sorted(path.name for path in stub.glob("*.c"))]  # fmt: skip
     if shutil.which("cppcheck"):
         checks.append(
             ("cppcheck", ["cppcheck", "--quiet", "--enable=warning,portability", "--inline-suppr",

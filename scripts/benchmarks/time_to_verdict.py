@@ -99,7 +99,8 @@ def coz(simulation: Simulation, seed: int, limit_s: float) -> Iterator[Experimen
 
 
 def _window(subject: Subject, arm: str, pair: int, level: float, speedup: float, visits: int) -> Window:
-    return Window(subject.name, arm, pair, level, speedup, SECOND, SECOND, points=(Visits("point", visits),))
+    seen = (Visits("point", visits),)
+    return Window(subject.name, arm, pair, level, speedup, SECOND, SECOND, cpus=subject.share, points=seen)
 
 
 def expected(subject: Subject) -> Verdict:

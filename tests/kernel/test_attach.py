@@ -292,6 +292,15 @@ def test_two_processes_are_one_system(start_profiler, causal_bpf, pair, tmp_path
     assert is_alive(pair.pid) and in_handler(pair.pid) == []
 
 
+def test_what_could_be_sped_up_in_a_running_process(in_process, pair):
+    finished = in_process("attach", pair.pid, "--list-regions", "-u", "function", "--duration", "1s")
+    assert (finished.code, finished.err) == (0, "")
+    assert re.search(r"^ping_work +\d", finished.out, re.MULTILINE)
+    assert re.search(r"^pong_work +\d", finished.out, re.MULTILINE)  # of the child
+    assert is_alive(pair.pid)
+    assert "bpf-map" not in Path(f"/proc/{pair.pid}/maps").read_text()
+
+
 def test_where_nothing_can_be_paused_there_are_shares_and_rates(causal_bpf, programs, tmp_path):
     path = tmp_path / "profile.jsonl"
     target = subprocess.Popen([programs / "confined"])

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from causal.progress import parse_spec, resolve
+from causal.symbols.elf import Binary
+from causal.symbols.libraries import libraries_of
 from causal.windows import Arm, WindowPlan
 from tests.kernel.profiler import wait_until
 
@@ -81,6 +84,33 @@ def test_what_the_arms_do(engine, target, rounds, arm, moves, pauses):
     assert (reading.counters["pause_ns"] > 20 * MS) == pauses
     assert (reading.counters["signals"] > 0) == moves
     assert_runs_on(rounds)
+
+
+def test_what_is_given_is_in_the_baseline_too(engine, launch, regions_of, workloads):
+    """The shorter side of a barrier is worth nothing, and half of itself once the longer one takes no time."""
+    program = workloads / "barrier"
+    main = Binary.load(program)
+    for probe in resolve(parse_spec("progress"), main, libraries_of(main)):
+        engine.attach_point(0, probe.path, probe.file_offset)
+    child = launch(program, 4000, 3000)
+    described, regions = regions_of(program)
+    wait_until(lambda: described.refresh() or engine.registered(child.pid), "the stub to register")
+    engine.give({regions["work_a"]: 1.0})
+    try:
+        found = {}
+        for arm in (Arm.PLACEBO, Arm.TREATED):
+            engine.begin(WindowPlan(arm, regions["work_b"], 0.5, 100 * MS, 700 * MS))
+            found[arm] = wait_until(engine.poll, "the end of a window")
+    finally:
+        engine.give({})
+    base, treated = found[Arm.PLACEBO], found[Arm.TREATED]
+    assert base.counters["pause_ns"] > 50 * MS and base.counters["placebo_ns"] == 0
+    assert base.effective_ns == base.wall_ns - base.delay_ns
+    # All of work_a is granted, and in the treated window half of work_b as well.
+    assert base.delay_ns == pytest.approx(base.counters["others_ns"], rel=0.15)
+    assert treated.delay_ns == pytest.approx(treated.counters["others_ns"] + treated.selected_ns / 2, rel=0.15)
+    rates = [reading.points[0].visits / reading.effective_ns for reading in (base, treated)]
+    assert rates[1] > 1.05 * rates[0]  # the truth is twice the rate
 
 
 @pytest.fixture
@@ -158,3 +188,15 @@ def test_the_stub_takes_its_signal_and_no_other(target, programs, tmp_path):
     own = 1 << (signal.SIGURG - 1)
     assert not expected["SigCgt"] & own
     assert found == {**expected, "SigCgt": expected["SigCgt"] | own}
+
+
+def test_threads_that_are_born_and_joined_within_a_window(engine, launch, regions_of, workloads):
+    """What signals cost them is on the clock of whoever waits for their end, and they leave nothing behind."""
+    child = launch(workloads / "coz_example", 2000, 1900)
+    described, regions = regions_of(workloads / "coz_example")
+    wait_until(lambda: described.refresh() or engine.registered(child.pid), "the stub to register")
+    engine.begin(WindowPlan(Arm.PLACEBO, regions["work_b"], 0.5, 50 * MS, 400 * MS))
+    reading = wait_until(engine.poll, "the end of a window")
+    assert reading.counters["pauses"] > 50
+    assert reading.effective_ns < reading.wall_ns - reading.counters["placebo_ns"] // 4
+    assert len(engine.threads()) < 10

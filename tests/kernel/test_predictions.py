@@ -39,6 +39,20 @@ def test_the_longer_side_of_a_barrier(predict):
     assert recording.gain("work_a") > 0.1
     assert recording.gain("work_b") < 0.12
     assert recording.gain("work_a") > recording.gain("work_b") + 0.08
+    # Half of its time the shorter side waits, and the longer one is alone.
+    longer, shorter = (recording.result(name) for name in ("work_a", "work_b"))
+    assert longer.serial_share > longer.cpu_share and shorter.serial_share < shorter.cpu_share
+
+
+def test_the_shorter_side_of_a_barrier_once_the_longer_one_is_fixed(predict, causal_bpf):
+    given = ("--given", "work_a=100%", "--speedups", "50")
+    recording = predict("barrier", 3000, 2000, only=["work_b"], seconds=3, options=given)
+    assert recording.profile.given == {"work_a": 1.0}
+    windows = recording.profile.windows
+    baselines = [window for window in windows if window.arm == "placebo"]
+    assert baselines and all(window.delay_ns > 0.2 * window.effective_ns for window in baselines)
+    assert {window.region for window in windows} == {"work_b", ""}
+    assert "work_a 100% faster already" in causal_bpf("report", recording.path).out
 
 
 def test_the_slow_stage_of_a_pipeline(predict):

@@ -4,12 +4,15 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from causal import kernel_calls
 from causal.errors import CausalError
 from causal.symbols.elf import Binary
+from causal.tracing.execution import INSTRUCTIONS, Executor, check_counter
 from causal.tracing.functions import Function, select_functions
 from causal.tracing.probes import CallCounts
 from tests.kernel.profiler import wait_until
@@ -79,13 +82,78 @@ def check_explanation(causal_bpf, out, traces):
 
 
 def test_children_and_threads_count(causal_bpf, programs, files, tmp_path):
-    rows = [f"{files}/{n:02},{mode}" for n in range(1, 7) for mode in ("fork", "threads")]
+    rows = [f"{files}/{n:02},{mode}" for n in range(1, 7) for mode in ("plain", "fork", "threads")]
     (tmp_path / "runs.csv").write_text("file,mode\n" + "\n".join(rows) + "\n")
     out = tmp_path / "traces"
     words = ("trace", "-o", out, "--inputs", tmp_path / "runs.csv", "--repeat", 1)
-    assert causal_bpf(*words, "--", programs / "calls", "{}", "{mode}").code == 0
+    done = causal_bpf(*words, "--", programs / "calls", "{}", "{mode}")
+    assert done.code == 0 and "by thread (main, calls, worker)" in done.out, done
     traces = [json.loads(line) for line in (out / "traces.jsonl").read_text().splitlines()]
-    assert [trace["calls"]["step"] for trace in traces] == [2 * n for n in range(1, 7) for _ in range(2)]
+    for n in range(1, 7):
+        plain, fork, threads = traces[3 * n - 3 : 3 * n]
+        assert [each["calls"]["step"] for each in (plain, fork, threads)] == [n, 2 * n, 3 * n]
+        assert "threads" not in plain
+        assert steps_of(fork) == {"main": (1, n), "calls": (1, n)}  # a child has the name of the program
+        assert steps_of(threads) == {"main": (1, n), "worker": (2, 2 * n)}
+        assert threads["threads"]["worker"]["calls"] == {"worker": 2, "work": 2, "step": 2 * n}
+
+
+def steps_of(trace):
+    return {name: (each["threads"], each["calls"]["step"]) for name, each in trace["threads"].items()}
+
+
+def test_more_threads_than_rows_share_one(programs, files):
+    path = os.path.realpath(programs / "calls")
+    functions = select_functions(Binary.load(path)).functions
+    with CallCounts(functions, rows=3) as counts:
+        counts.attach()
+        step = [each.name for each in functions].index("step")
+        for expected in ({"main": (1, 5)}, {"main": (1, 5), "worker": (1, 5), "[further threads]": (0, 5)}):
+            mode = "threads" if len(expected) > 1 else "plain"
+            Executor(path, None, None).execute([path, str(files / "05"), mode], started=counts.trace)
+            found = {name: (each.threads, each.calls[step]) for name, each in counts.by_thread().items()}
+            assert found == expected
+            assert counts.counts()[step] == 5 * (1 if mode == "plain" else 3)
+
+
+def test_only_what_the_command_itself_does_is_counted():
+    """Until it executes the command, the child is a copy of this very program, whose functions are counted here."""
+    chosen = ("Py_BytesMain", "PyDict_*")
+    functions = select_functions(Binary.load(os.path.realpath(sys.executable)), patterns=chosen).functions
+    with CallCounts(functions) as counts:
+        counts.attach()
+        Executor("/bin/true", None, None).execute(["true"], started=counts.trace)
+        assert counts.counts().sum() == 0
+        Executor(sys.executable, None, None).execute([sys.executable, "-S", "-c", ""], started=counts.trace)
+        assert counts.counts()[[each.name for each in functions].index("Py_BytesMain")] == 1
+
+
+def test_events_of_the_run_and_its_children_are_counted(programs, files, in_process, tmp_path):
+    """Instructions are counted by the same calls, where the CPU can."""
+    path, faults = os.path.realpath(programs / "calls"), (kernel_calls.PERF_TYPE_SOFTWARE, 2)
+    executor = Executor(path, None, None, counter=faults)
+    plain, forked = (executor.execute([path, str(files / "05"), mode]).count for mode in ("plain", "fork"))
+    assert 0 < plain < forked
+    try:
+        check_counter(INSTRUCTIONS)
+    except CausalError:
+        words = (
+            "trace",
+            "-o",
+            tmp_path / "out",
+            "--measure",
+            "instructions",
+            "--inputs",
+            f"{files}/*",
+            "--",
+            path,
+            "{}",
+        )
+        in_process(*words).assert_error(2, "instructions are not counted here", "--measure cpu")
+    else:
+        executor = Executor(path, None, None, counter=INSTRUCTIONS)
+        first, second = (executor.execute([path, str(files / f"{n:02}")]).count for n in (2, 3))
+        assert first + 3 * 20_000 < second  # the second is heavy
 
 
 def test_a_probe_that_is_too_hot_is_dropped_and_named(causal_bpf, programs, files, tmp_path):

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from causal.symbols.demangle import demangle
 from tests.conftest import kill_group
 
 # bcc's own, once for each string it is given.
@@ -70,6 +71,37 @@ def test_arguments_by_name_also_of_functions_called_later(server, trace):
         assert size % 2 and request["inputs"] == {"n": size, "length_name": size, "offset": -size}
 
 
+def test_arguments_of_methods(server, trace, programs, in_process, tmp_path):
+    process = server(program="objects")
+    words = ("trace", "-o", tmp_path / "out", "--pid", process.pid, "--begin")
+    overloaded = in_process(*words, "Server::handle", "--input", "this.served", "--input", "string-length:text")
+    overloaded.assert_error(1, r"handle\(int\) has no parameter text", "parameters: this, other")
+    (handle,) = (line for line in readable_symbols(programs / "objects") if "handle(std::" in line)
+    wanted = ("string-length:text", "string-length:tag", "weight", "given.low", "given.high", "low=this.limits.low",
+              "this.served", "string-length:this.name")  # fmt: skip
+    inputs = [word for each in wanted for word in ("--input", each)]
+    _, requests = trace(process.pid, *inputs, "--requests", 100, "--max-overhead", "90%", point=("--begin", handle))
+    assert len(requests) == 100
+    served = [request["inputs"].pop("this.served") for request in requests]
+    assert served == sorted(set(served))
+    for count, request in zip(served, requests, strict=True):
+        size = count % 41
+        assert request["inputs"] == {
+            "length_text": size, "length_tag": 100 + size, "weight": -size, "given.low": size,
+            "given.high": 1000 + size, "low": -size, "length_this.name": 6,
+        }  # fmt: skip
+    in_process(*words, handle, "--input", "tag").assert_error(1, "tag of .* is no number", "members: _M_len, _M_str")
+    in_process(*words, handle, "--input", "scale").assert_error(1, "scale of .* is no integer", "another")
+    missing = in_process(*words, handle, "--input", "this.limits.size")
+    missing.assert_error(1, "this.limits of .* has no member size", "its members: low, high")
+    in_process(*words, handle, "--input", "this.name._M_dataplus").assert_error(1, "is no number", "members: ")
+
+
+def readable_symbols(program):
+    table = subprocess.run(["nm", program], capture_output=True, text=True, check=True, timeout=60).stdout
+    return [demangle(line.split()[-1]) for line in table.splitlines()]
+
+
 def test_requests_that_other_threads_take_over(server, trace):
     point = ("--begin", "accept_job", "--end", "finish_job", "--key", "job", "--input", "size@run_job")
     parts = ("--part", "run_job", "--part", "polish_job")
@@ -106,10 +138,11 @@ def test_hot_probes_are_dropped_after_a_dry_run(server, trace):
     assert all(own_calls(request)["handle"] == 1 for request in requests)
 
 
-def test_the_process_ends(server, trace):
+def test_the_process_ends(server, in_process, tmp_path):
     process = server("ends")
-    done, requests = trace(process.pid, "--duration", "60s", "--max-overhead", "90%")
-    assert "the process has ended" in done.out and requests
+    words = ("trace", "-o", tmp_path / "out", "--pid", process.pid, "--begin", "handle", "--input", "size=arg1")
+    done = in_process(*words, "--dry-run", "100ms", "--duration", "60s", "--max-overhead", "90%")
+    assert done.code == 0 and "the process has ended" in done.out, done
     assert process.wait(30) == 0
 
 

@@ -13,7 +13,7 @@ from causal.analysis.curve import fit_curve
 from causal.analysis.multiple import benjamini_hochberg
 from causal.analysis.pairs import PairData, collect_pairs
 from causal.analysis.rates import level_effects, pooled_gain
-from causal.analysis.results import Verdict
+from causal.analysis.results import Curve, CurveFit, Gain, Verdict
 from causal.profile import (
     UNPAIRED,
     End,
@@ -339,7 +339,7 @@ def test_a_region_without_dilation_windows_of_its_own_follows_the_program():
 
 def test_pauses_that_could_not_be_made_widen_the_intervals():
     clean = simulate_windows(1, "r", lambda s: 0.3 * s, delay_ns=SECOND)
-    dirty = [replace(w, audit={"owed_ns": 100, "forgiven_ns": 30}) for w in clean]
+    dirty = [replace(w, audit={"owed_ns": 100, "forgiven_ns": 12}) for w in clean]
     (sharp,), (wide,) = (analyse(make_profile(w)).regions for w in (clean, dirty))
     assert wide.slope == sharp.slope
     assert wide.slope_ci[0] < sharp.slope_ci[0] - 0.1 and wide.slope_ci[1] > sharp.slope_ci[1] + 0.1
@@ -501,3 +501,79 @@ def test_the_error_of_a_common_baseline_does_not_average_out():
 def test_one_baseline_is_none():
     windows = [w for w in unpaired(np.random.default_rng(33), 0.0) if w.arm == "treated"]
     assert level_effects(collect_pairs(windows, "point")) is None
+
+
+# Evidence
+
+
+def test_what_is_no_evidence_is_no_number():
+    def about(gain, factor):
+        return Gain(gain, (1.0 - (1.0 - gain) * factor, 1.0 - (1.0 - gain) / factor))
+
+    def curve(factor, max_level):
+        half = math.log(factor) * 0.97 / max_level
+        return CurveFit(0.0, (-half, half), 0.5, None, max_level, (Curve(1.0, 0.0, half),))
+
+    for gain in (-0.5, 0.0, 0.6):  # which it is does not decide
+        assert about(gain, 1.45).is_evidence and not about(gain, 1.55).is_evidence
+    assert not Gain(0.2, (-81281.7, 1.0)).is_evidence
+    # Any gain up to 100 % is possible without looking: 50 give or take 50.
+    assert curve(1.4, 1.0).is_evidence and not curve(1.7, 1.0).is_evidence
+    assert curve(1.2, 0.25).is_evidence and not curve(1.4, 0.25).is_evidence
+
+
+def test_few_pairs_borrow_the_noise_of_the_run():
+    alone, together = [], []
+    for seed in range(60):
+        windows = [w for n in range(5) for w in simulate_windows([seed, n], f"r{n}", lambda s: 0.2 * s, pairs=3)]
+        one = analyse(make_profile([w for w in windows if w.region == "r0"])).regions[0]
+        both = next(r for r in analyse(make_profile(windows)).regions if r.region == "r0")
+        for found, into in ((one, alone), (both, together)):
+            into.append(None if found.fit is None else found.fit.at(0.5))
+    shown = [gain for gain in together if gain is not None]
+    assert len(shown) >= 55 and all(gain.margin < 0.3 for gain in shown)
+    assert np.mean([gain.ci[0] <= 0.1 <= gain.ci[1] for gain in shown]) >= 0.9
+    widths = [np.median([10.0 if gain is None else gain.margin for gain in gains]) for gains in (alone, together)]
+    assert widths[1] < 0.8 * widths[0]
+
+
+def test_a_region_without_evidence_is_not_ranked():
+    rng = np.random.default_rng(1)
+    wild = []
+    for pair in range(6):
+        for arm in ("treated", "placebo"):
+            visits = (Visits("point", int(10 ** rng.uniform(0, 3))),)
+            speedup = 0.5 if arm == "treated" else 0.0
+            ran = {"wall_ns": SECOND, "selected_samples": 5, "points": visits}
+            wild.append(Window("wild", arm, 1000 + pair, 0.5, speedup, SECOND, **ran))
+    small = simulate_windows(2, "small", lambda s: -0.05 * s, pairs=40)
+    results = analyse(make_profile([*wild, *small])).regions
+    assert [result.region for result in results] == ["small", "wild"]
+    assert results[1].fit is None and results[1].verdict is Verdict.UNDECIDED
+    assert [(point.program_speedup, point.raw is None) for point in results[1].points] == [(0.0, False), (None, False)]
+    assert "points only" not in results[1].explanation
+
+
+# What next, and what runs alone
+
+
+def test_with_a_given_speedup_gains_are_those_after_it():
+    windows = simulate_windows(1, "r", lambda s: 0.4 * s)
+    plain = [replace(window, arm="plain", region="", pair=0) for window in windows if window.arm == "placebo"]
+    plain = [replace(window, points=(Visits("point", 3),)) for window in plain]
+    profile = make_profile([*windows, *plain])
+    given = replace(profile, header=replace(profile.header, options={"given": {"parse": 0.5}}))
+    found, before = analyse(given), analyse(profile)
+    assert "parse 50% faster already" in found.diagnosis.messages[0]
+    assert found.regions[0].fit == before.regions[0].fit
+    # The program as it is is another one than that of the experiments.
+    assert before.regions[0].baseline_rate < 10 < found.regions[0].baseline_rate
+    assert found.overhead.sampling is None
+
+
+def test_the_share_of_the_serial_path():
+    profile = make_profile(simulate_windows(1, "r", lambda s: 0.4 * s), samples={"r": 100, "other": 300})
+    assert analyse(profile).regions[0].serial_share is None
+    end = replace(profile.end, diagnosis={"serial_samples": 200.0})
+    found = analyse(replace(profile, serial={"r": 90.0, "other": 100.0}, end=end)).regions[0]
+    assert found.serial_share == pytest.approx(0.45) and found.cpu_share == pytest.approx(0.125)

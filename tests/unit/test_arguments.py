@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.arguments import duration, percents, positive
+from cli.arguments import given as given_speedup
 
 
 @pytest.mark.parametrize(
@@ -66,3 +67,11 @@ def test_whole_numbers(text, value):
 def test_what_is_no_whole_number(text):
     with pytest.raises(argparse.ArgumentTypeError, match="whole number"):
         positive(text)
+
+
+def test_what_is_given():
+    assert given_speedup("parse=50%") == ("parse", 0.5)
+    assert given_speedup("operator==(int)=7.5") == ("operator==(int)", 0.075)
+    for text in ("parse", "parse=", "=50%", "parse=0%", "parse=101%", "parse=fast", "50%"):
+        with pytest.raises(argparse.ArgumentTypeError, match="such as parse=50%"):
+            given_speedup(text)

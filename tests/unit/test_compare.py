@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def profile_of(costs_ms, seed=1, point="done", noise=0.01, pairs=24):
         visits = round(1000 / (round_ms - saved_ms) * rng.normal(1.0, noise))
         busy = round(SECOND / PERIOD_NS)
         return Window(region, arm, pair, level, level if arm == "treated" else 0.0, SECOND, SECOND,
-                      samples=busy, points=(Visits(point, visits),))  # fmt: skip
+                      samples=busy, selected_samples=busy // 10, points=(Visits(point, visits),))  # fmt: skip
 
     for region, cost in costs_ms.items():
         for pair in range(pairs):
@@ -189,3 +190,23 @@ def test_percentages(text, value):
 def test_what_is_no_percentage(text):
     with pytest.raises(argparse.ArgumentTypeError, match="not a percentage"):
         percent(text)
+
+
+def test_a_program_that_does_not_exist_is_not_compared():
+    before = profile_of(BEFORE)
+    given = replace(before, header=replace(before.header, options={"given": {"parse": 0.5}}))
+    for pair in ((given, before), (before, given)):
+        with pytest.raises(UsageError, match="--given"):
+            compare_profiles(*pair)
+
+
+def test_code_that_was_replaced_under_another_name():
+    renamed = {"parse_vectorised": 2.0, "store": 5.0, "log": 1.0}
+    comparison = compare_profiles(profile_of(BEFORE), profile_of(renamed, seed=2))
+    (changed,) = comparison.points[0].changed
+    assert changed.region == "parse" and changed.speedup.gain == pytest.approx(0.5, abs=0.02)
+    assert comparison.points[0].agrees
+    assert "parse_vectorised is new and taken for what became of parse" in comparison.notes
+    # What is gone without anything new is all saved.
+    (changed,) = compare_profiles(profile_of(BEFORE), profile_of({"store": 5.0, "log": 1.0}, seed=2)).points[0].changed
+    assert changed.speedup.gain == pytest.approx(1.0)

@@ -151,6 +151,24 @@ def test_bad_sparse(tmp_path, line, expected):
     assert expected in message(write(tmp_path, sparse_line(), line, name="traces.jsonl"))
 
 
+def test_calls_by_thread(tmp_path):
+    threads = {
+        "main": {"threads": 1, "calls": {"main": 1, "work": 2}},
+        "io": {"threads": 4, "calls": {"work": 5, "read": 9}},
+    }
+    calls = {"main": 1, "work": 7, "read": 9}
+    lines = [sparse_line("a", 1, 2, {"main": 1, "work": 3}), sparse_line("b", 2, 5, calls, threads=threads)]
+    path = write(tmp_path, *lines, name="traces.jsonl")
+    assert read_traces(path).functions == ["main", "work", "read"]
+    traces = read_traces(path, by_thread=True)
+    # What one thread alone calls is not said twice.
+    assert traces.functions == ["main", "work", "work on thread main", "read", "work on thread io"]
+    assert traces.calls.toarray().tolist() == [[1, 3, 3, 0, 0], [1, 7, 2, 9, 5]]
+    assert "only traces in the sparse form" in message(write(tmp_path, HEADER, *ROWS), by_thread=True)
+    bad = write(tmp_path, lines[0], sparse_line("b", 2, 5, calls, threads={"io": 3}), name="bad.jsonl")
+    assert "row 2: no object 'calls'" in message(bad, by_thread=True)
+
+
 def test_both_forms_agree_on_many_rows(tmp_path):
     rng = np.random.default_rng(1)
     calls = rng.poisson(0.5, (300, 20))

@@ -6,7 +6,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from causal.engine import BPF_DIRECTORY, MAPPING, RANGE, SPACE, UNWIND_MODULE, Engine, _inlined, counter_names
+from causal.engine import (
+    BPF_DIRECTORY,
+    MAPPING,
+    RANGE,
+    REGION_STATE,
+    SPACE,
+    UNWIND_MODULE,
+    Engine,
+    _inlined,
+    counter_names,
+)
 from causal.errors import CausalError
 from causal.unwind.rules import PAGE_BITS, ROW_DTYPE, Kind
 from causal.windows import Arm, EngineOptions, WindowPlan
@@ -124,6 +134,7 @@ def layout(tmp_path):
         ("mapping", MAPPING),
         ("space", SPACE),
         ("range", RANGE),
+        ("region_state", REGION_STATE),
         ("unwind_row", ROW_DTYPE),
         ("unwind_module", UNWIND_MODULE),
     ],

@@ -37,7 +37,7 @@ class Kernel:
 
     def __init__(self, time, rate=100.0, busy=1.0):
         self.options = EngineOptions(period_ns=PERIOD_NS)
-        self.time, self.rate, self.busy = time, rate, busy
+        self.time, self.rate, self.busy, self.given = time, rate, busy, 0.0
         self.plans = []
         self.ticks = True
         self.stops = 0
@@ -71,7 +71,8 @@ class Kernel:
         wall = plan.length_ns
         speedup = plan.speedup if plan.arm in (Arm.TREATED, Arm.DILATION) else 0.0
         # While the region runs, virtual time stands still for s of it.
-        effective = round(wall / (1 + self.busy * speedup))
+        given = 0.0 if plan.arm is Arm.PLAIN else self.given
+        effective = round(wall / (1 + self.busy * speedup + given))
         rate = self.rate / (1 - self.busy * speedup / 2) if plan.arm is Arm.TREATED else self.rate
         visits = round(rate * effective / S)
         selected = round(self.busy * wall / PERIOD_NS) if plan.region == 1 else 0
@@ -92,6 +93,7 @@ class Bench:
     options: PlanOptions = dataclasses.field(default_factory=PlanOptions)
     only: frozenset | None = None
     levels: list | None = None
+    given: frozenset = frozenset()
 
     def __post_init__(self):
         self.time = Time()
@@ -117,7 +119,7 @@ class Bench:
             now_ns=self.time,
             sleep=self.time.sleep,
         )
-        planner = Planner(random.Random(self.seed), self.levels, self.only, self.options)
+        planner = Planner(random.Random(self.seed), self.levels, self.only, self.options, given=self.given)
         self.started_ns = self.time()
         with ProfileWriter(self.path) as writer:
             named = tuple(ProgressPoint(name) for name in points)
@@ -303,3 +305,15 @@ def test_the_audit_has_names_of_its_own_and_all_of_them():
     full = audit({"pause_ns": 5, "signals_void": 2, "selected": 9, "something else": 1})
     assert full.keys() == empty.keys()
     assert (full["paid_ns"], full["voided"], full["exempted_samples"]) == (5, 2, 9)
+
+
+def test_windows_are_stretched_by_what_is_given(bench, tmp_path):
+    bench.run(30)
+    usual = Counter({w.arm: w.wall_ns for w in bench.profile.windows})
+    given = Bench(tmp_path / "given.jsonl", given=frozenset({3}))
+    given.kernel.given = 0.5  # pauses of the baseline
+    given.run(30)
+    treated = [w for w in given.profile.windows if w.arm == "placebo"]
+    assert treated[-1].wall_ns == pytest.approx(1.5 * usual["placebo"], rel=0.1)
+    assert treated[-1].effective_ns == pytest.approx(usual["placebo"], rel=0.1)
+    assert all(w.region != "three" for w in given.profile.windows)

@@ -114,7 +114,7 @@ def test_its_parts_agree():
         re.search(r'INJECTED_MAGIC_TEXT "(0x\w+)"', text)[1], 16
     )
     magic = re.search(r"REGISTER_MAGIC (0x\w+)", (STUB / "pausing.h").read_text())[1]
-    assert magic in (STUB / "inject.c").read_text()
+    assert magic in (STUB / "handover.c").read_text()
 
 
 def test_wrong_usage_is_refused():

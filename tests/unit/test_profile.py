@@ -50,7 +50,8 @@ def write(path):
         writer.region(Region("foo[abi:cxx11]", "function", "/bin/prog"))
         writer.window(WINDOW)
         writer.runtime(43)
-        writer.samples("foo[abi:cxx11]", 300)
+        writer.samples("foo[abi:cxx11]", 300, 210.123)
+        writer.samples("other", 5)
         writer.end(END)
     return path
 
@@ -60,7 +61,8 @@ def test_what_is_written_is_read(tmp_path):
     assert profile.header == HEADER
     assert profile.windows == (WINDOW,)
     assert profile.regions == (Region("foo[abi:cxx11]", "function", "/bin/prog"),)
-    assert profile.samples == {"foo[abi:cxx11]": 300}
+    assert profile.samples == {"foo[abi:cxx11]": 300, "other": 5}
+    assert profile.serial == {"foo[abi:cxx11]": 210.12}
     assert (profile.startup_ns, profile.runtime_ns, profile.end) == (42, 43, END)
     assert not profile.truncated
 

@@ -128,3 +128,35 @@ def test_a_region_is_settled_when_all_its_points_are():
         planner.observe(1, level, {"clear": 0.5 * level, "noisy": rng.normal(0.0, 1.0)})
     assert planner.settled == {}
     assert Planner(random.Random(1)).observe(1, 0.5, {}) is None
+
+
+def test_few_pairs_that_happen_to_agree_are_not_precise_beside_others_that_do_not():
+    planner = Planner(random.Random(1))
+    rng = np.random.default_rng(1)
+    for pair in range(24):
+        level = LEVELS[pair % 4]
+        for region in (1, 2):
+            planner.observe(region, level, {"p": rng.normal(0.0, 0.05)})
+    for pair in range(8):
+        level = LEVELS[pair % 4]
+        planner.observe(3, level, {"p": 0.0005 * (pair % 3)})
+        assert 3 not in planner.settled
+    alone = Planner(random.Random(1))
+    for pair in range(8):
+        alone.observe(3, LEVELS[pair % 4], {"p": 0.0005 * (pair % 3)})
+    assert alone.settled == {3: "precise"}
+
+
+def test_hardly_any_region_is_precise_by_chance():
+    # As many pairs as cannot suffice; with a bound on the noise of 95 % one in forty would be.
+    rng = np.random.default_rng(6)
+    rules = [run_until_settled(rng, 0.0, 0.05, most=20)[0] for _ in range(1000)]
+    assert sum(rule == "precise" for rule in rules) <= 2
+
+
+def test_what_is_given_is_not_tried():
+    planner = Planner(random.Random(1), given=[1])
+    assert set(planner.candidates({1: 500, 2: 300, 3: 200})) == {2, 3}
+    assert planner.candidates({1: 500, 2: 300})[2] == pytest.approx(0.375)  # of all samples, what is given included
+    named = Planner(random.Random(1), only=frozenset({1, 2}), given=[1])
+    assert set(named.candidates({1: 500, 3: 300})) == {2}

@@ -1,6 +1,7 @@
 """Files of COZ in all the forms they have had, and whatever else is offered as a profile."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -161,7 +162,8 @@ def record(path, gain, program="prog", first_pair=1, start_ns=SECOND):
                 start_ns += 2 * SECOND
                 points = (Visits("done", round(visits) + pair % 3),)
                 speedup = level if arm == "treated" else 0.0
-                writer.window(Window("work", arm, pair, level, speedup, SECOND, SECOND, 0, start_ns, points=points))
+                writer.window(Window("work", arm, pair, level, speedup, SECOND, SECOND, 0, start_ns,
+                                     selected_samples=9, points=points))  # fmt: skip
         writer.samples("work", 100)
         writer.end(End("duration", 0, 200, 150, 1000, 50 * SECOND, {"signals": 7, "pause_error_p99_ns": 10 * gain}))
     return read_profile(path)
@@ -183,3 +185,18 @@ def test_profiles_of_one_program_combine(tmp_path):
 def test_profiles_of_different_programs_do_not(tmp_path):
     with pytest.raises(UsageError, match=r"of prog, .* of other"):
         combine([record(tmp_path / "a", 0.4), record(tmp_path / "b", 0.4, "other")])
+
+
+def test_the_shares_of_the_serial_path_combine_where_all_have_them(tmp_path):
+    first, second = record(tmp_path / "a", 0.4), record(tmp_path / "b", 0.4)
+    known = replace(first, serial={"work": 60.0}), replace(second, serial={"work": 40.0, "rest": 5.0})
+    assert combine(known).serial == {"work": 100.0, "rest": 5.0}
+    assert combine([known[0], second]).serial == {}
+
+
+def test_profiles_with_different_given_speedups_do_not_combine(tmp_path):
+    first, second = record(tmp_path / "a", 0.4), record(tmp_path / "b", 0.4)
+    given = replace(second, header=replace(second.header, options={"given": {"parse": 0.5}}))
+    with pytest.raises(UsageError, match="different --given"):
+        combine([first, given])
+    assert len(combine([given, given]).windows) == 2 * len(given.windows)

@@ -8,6 +8,7 @@ from causal.errors import CausalError, UsageError
 from causal.interruption import Interruption
 from causal.progress import PointSpec
 from causal.recording import RunOptions, can_preload, examine, machine, quantile_of_powers
+from causal.selection import find_given
 from causal.symbols.elf import Binary
 from tests.unit.elf_fixture import ElfFile, Symbol
 
@@ -169,3 +170,20 @@ def test_an_interruption_is_remembered():
     assert not interruption()
     interruption.requested = True
     assert interruption() and interruption()
+
+
+def test_what_is_given_is_found_before_anything_runs(program):
+    asked = options(program(), given=[("wo*", 0.5), ("step", 1.0)])
+    subject = examine(asked)
+    assert find_given(asked, subject.table, subject.only) == {1: 0.5, 2: 1.0}
+    for changes, message in (
+        ({"given": [("nothing", 0.5)]}, "no function in scope"),
+        ({"given": [("work", 0.5)], "pauses": False}, "--no-pauses"),
+        ({"given": [("work", 0.5)], "only": ["work"]}, "--only names nothing"),
+        ({"given": [("main", 0.5)], "unit": "thread"}, "unit thread"),
+    ):
+        asked = options(program(), **changes)
+        subject = examine(asked)
+        with pytest.raises(CausalError, match=message) as caught:
+            find_given(asked, subject.table, subject.only)
+        assert caught.value.hint

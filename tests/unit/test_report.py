@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
@@ -189,6 +190,7 @@ def test_sparkline():
     assert sparkline(points(0.0, 1.0), 1.0, 8, ascii_only=True) == "_#"
     assert sparkline(points(0.0, -0.5), 1.0, 8) == "▁v"
     assert sparkline(points(None, None), 1.0, 8) == ""
+    assert sparkline(points(0.0, None, 1.0), 1.0, 8) == "▁ █"
     assert len(sparkline(points(*[0.1] * 21), 1.0, 8)) == 8
     assert len(BLOCKS) == len(ASCII)
 
@@ -251,7 +253,8 @@ def recorded(tmp_path):
             for arm, visits in (("treated", 1000 / (1 - 0.4 * level) + pair % 5), ("placebo", 1000 + pair % 7)):
                 speedup = level if arm == "treated" else 0.0
                 points = (Visits("main.c:100:7", int(visits)),)
-                writer.window(Window("[unknown]", arm, pair, level, speedup, 10**9, 10**9, points=points))
+                ran = {"selected_samples": 5, "points": points}
+                writer.window(Window("[unknown]", arm, pair, level, speedup, 10**9, 10**9, **ran))
     return path
 
 
@@ -302,3 +305,19 @@ def test_help_is_quick():
 
 def test_gain_margin_is_the_longer_arm():
     assert Gain(0.3, (0.2, 0.35)).margin == pytest.approx(0.1)
+
+
+def test_the_share_of_the_serial_path_has_a_column_where_it_is_known():
+    lines = table(analysis(region("a", serial_share=0.7), region("b"))).splitlines()
+    assert lines[1].split()[:3] == ["region", "CPU", "serial"]
+    assert next(line for line in lines if line.startswith("a ")).split()[:3] == ["a", "50%", "70%"]
+    assert "serial" not in table(analysis(region("b")))
+
+
+def test_an_interval_that_says_nothing_is_no_number():
+    fit = CurveFit(0.1, (-0.22, 0.42), 0.3, None, 1.0, (Curve(1.0, 0.1, 0.32),))
+    row = next(line for line in table(analysis(region("r", fit=fit)), 110).splitlines() if line.startswith("r "))
+    assert row.split()[2:5] == ["2.5±8.0", "5±16", "10±32"]
+    wider = replace(fit, plausible=(Curve(1.0, 0.1, 0.6),))
+    row = next(line for line in table(analysis(region("r", fit=wider)), 110).splitlines() if line.startswith("r "))
+    assert row.split()[2:5] == [NO_EVIDENCE, NO_EVIDENCE, NO_EVIDENCE]

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -205,6 +206,33 @@ def test_coz_reads_what_is_written_for_it(tmp_path):
     assert len(again.windows) == len(profile.windows) and again.samples == profile.samples
     gains = {result.region: result.fit.at(1.0).gain for result in analyse(again).regions}
     assert gains["parse"] == pytest.approx(0.4, abs=0.02) and gains[HOSTILE] == pytest.approx(0.0, abs=0.02)
+
+
+COZ_VIEWER = Path("/usr/share/coz-profiler/viewer/js/profile.js")
+ASK_VIEWER = """
+const fs = require("fs");
+require("vm").runInThisContext(fs.readFileSync(process.argv[1], "utf8"));
+const warnings = [];
+const warn = (...what) => warnings.push(what);
+const profile = new Profile(fs.readFileSync(process.argv[2], "utf8"), null, null, () => 5, warn);
+console.log(JSON.stringify({ warnings, points: profile.getProgressPoints(), data: profile.getSpeedupData(5) }));
+"""
+
+
+def test_the_viewer_of_coz_shows_what_is_written_for_it(tmp_path):
+    """Its own code, as the Debian package has it, without a browser around it."""
+    node = shutil.which("node")
+    if node is None or not COZ_VIEWER.exists():
+        pytest.skip("needs COZ's viewer and node: apt install coz-profiler nodejs")
+    with (tmp_path / "p.coz").open("w", encoding="utf-8") as out:
+        CozReporter(out).render(make_profile({"parse": 0.4, HOSTILE: 0.0}))
+    command = [node, "-e", ASK_VIEWER, str(COZ_VIEWER), str(tmp_path / "p.coz")]
+    shown = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+    assert shown["warnings"] == [] and len(shown["points"]) == 1
+    curves = {region["name"]: region["progress_points"][0]["measurements"] for region in shown["data"]}
+    assert curves.keys() == {"parse", HOSTILE}
+    assert curves["parse"][0] == {"speedup": 0, "progress_speedup": 0}
+    assert curves["parse"][-1]["progress_speedup"] == pytest.approx(0.4 * curves["parse"][-1]["speedup"], abs=0.03)
 
 
 def test_collapsed_stacks_are_one_line_each():

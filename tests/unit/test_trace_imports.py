@@ -144,6 +144,64 @@ def test_perf_script_as_perf_6_1_writes_it(tmp_path):
     assert (trace["calls"], trace["outputs"]) == ({"step": 3}, {"time_s": 0.000039})
 
 
+@pytest.mark.parametrize(
+    ("form", "lines", "calls"),
+    [
+        (
+            "perf record -e cpu-clock",
+            "        checksum 23497 28466.591155:    2004008 cpu-clock:      55ddaaa13934 mix_lane+0x34 (/b/checksum)\n"
+            "        checksum 23497 28466.593155:    2004008 cpu-clock:  ffffffff8168d35e charge+0x1e ([kernel])\n"
+            "        checksum 23496 28466.600000:    2004008 cpu-clock:      55ddaaa13934 [unknown] (/b/checksum)\n",
+            {"mix_lane": 1, "charge": 1},
+        ),
+        (
+            "perf record -g -e task-clock:u",
+            "checksum 23524 28467.813793:    2004008 task-clock:u: \n"
+            "\t            1934 mix_lane+0x34 (/b/checksum)\n"
+            "\t            13ac main+0x28c (/b/checksum)\n"
+            "\t           2724a __libc_start_call_main+0x7a (/usr/lib/x86_64-linux-gnu/libc.so.6)\n"
+            "\n"
+            "checksum 23525 28467.815792:    2004008 task-clock:u: \n"
+            "\t            1934 mix_lane+0x34 (/b/checksum)\n"
+            "\t           891f5 start_thread+0x305 (/usr/lib/x86_64-linux-gnu/libc.so.6)\n"
+            "\n",
+            {"mix_lane": 2, "main": 1, "__libc_start_call_main": 1, "start_thread": 1},
+        ),
+        (
+            "perf record --call-graph dwarf",
+            "checksum 23543 28469.052402:    2004008 cpu-clock: \n"
+            "\t            1934 chain+0x34 (inlined)\n"
+            "\t            1934 mix_lane+0x34 (/b/checksum)\n"
+            "\n"
+            "checksum 23543 28469.054402:    2004008 cpu-clock: \n"
+            "\t            19e6 running+0x66 (/b/checksum)\n"
+            "\n",
+            {"chain": 1, "mix_lane": 1, "running": 1},
+        ),
+        (
+            "-F +srcline",
+            "        checksum 23495 28466.583049:    2004008 cpu-clock:      55ddaaa13934 mix_lane+0x34 (/b/checksum)\n"
+            "  common.h:56\n"
+            "        checksum 23496 28466.585754:    2004008 cpu-clock:      55ddaaa13934 mix_lane+0x34 (/b/checksum)\n"
+            "  common.h:56\n",
+            {"mix_lane": 2},
+        ),
+        (
+            "names of events of a hybrid CPU",
+            "a 1 28466.500000:    200 cpu_core/cycles/P:      55ddaaa13934 f+0x34 (/b/a)\n"
+            "a 1 28466.600000:    200 cpu/event=0x3c,umask=1/u:      55ddaaa13934 f+0x34 (/b/a)\n",
+            {"f": 2},
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "\n" not in value else "",
+)
+def test_samples_as_perf_script_prints_them(tmp_path, form, lines, calls):
+    """All but the last are from perf 6.1, with shorter paths."""
+    (tmp_path / "perf.txt").write_text(lines)
+    (trace,) = import_traces([tmp_path / "perf.txt"], [RunInput("perf.txt", {}, {"n": 3.0})])
+    assert trace["calls"] == calls and trace["outputs"]["time_s"] > 0
+
+
 def test_csv_keeps_what_it_says(tmp_path):
     (tmp_path / "t.csv").write_text("id,size,T1,T2,f,g\na,1,2,4,0,5\nb,2,6,6,1,0\n")
     assert import_traces([tmp_path / "t.csv"]) == [

@@ -29,7 +29,10 @@ def test_a_journal_is_taken_up_where_it_was_cut_off(tmp_path):
     again = Journal(out, HEADER, force=False)
     assert again.resumed and again.dropped == {"g": 1e6}
     assert again.run("a") == Run(calls={"f": 2}, wall_ns={0: 5}, cpu_ns={0: 4})
-    assert not again.run("b").complete
+    assert not again.run("b").complete("wall")
+    assert not again.run("a").complete("instructions")
+    again.add({"type": "time", "id": "a", "round": 0, "wall_ns": 5, "cpu_ns": 4, "instructions": 7, "exit_code": 0})
+    assert again.run("a").complete("instructions") and again.run("a").measured("instructions") == {0: 7}
     again.add({"type": "warm", "id": "b", "wall_ns": 9, "exit_code": 3, "complaint": "no"})
     again.close()
     last = Journal(out, HEADER, force=False).run("b")
@@ -62,6 +65,11 @@ def test_a_trace_says_first_what_was_asked_for():
     assert list(trace["outputs"]) == ["cpu_time_ms", "wall_time_ms"]
     assert trace["outputs"]["wall_time_ms"] == [2.0, 3.0]
     assert trace["calls"] == {"f": 2} and trace["exit_code"] == 3
+    run.instructions[0] = 5_000
+    run.threads = {"main": {"threads": 1, "calls": {"f": 2}}, "io": {"threads": 3, "calls": {"hot": 9}}}
+    trace = make_trace(RunInput("a", {}, {"n": 1.0}), run, "instructions", {"hot": 1e6})
+    assert next(iter(trace["outputs"])) == "instructions" and trace["outputs"]["instructions"] == [5000]
+    assert trace["threads"] == run.threads | {"io": {"threads": 3, "calls": {}}}
 
 
 def test_the_hottest_functions_are_found_by_what_their_probes_cost():

@@ -1,8 +1,9 @@
 // calls FILE [fork|threads|hot]: calls `step` once per line of FILE, `heavy` once when the first line is "heavy",
-// twice over in a child process or in a thread; exits with 7 on a file without lines, with 3 when there is none.
+// twice over in a child process or in two threads that are called "worker"; exits with 7 on a file without lines, with 3 when there is none.
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -40,6 +41,12 @@ __attribute__((noinline)) static void *work(void *unused)
 	return unused;
 }
 
+static void *worker(void *unused)
+{
+	prctl(PR_SET_NAME, "worker");
+	return work(unused);
+}
+
 int main(int argc, char **argv)
 {
 	const char *mode = argc > 2 ? argv[2] : "";
@@ -64,9 +71,12 @@ int main(int argc, char **argv)
 		wait(NULL);
 	}
 	if (!strcmp(mode, "threads")) {
-		pthread_t thread;
-		pthread_create(&thread, NULL, work, NULL);
-		pthread_join(thread, NULL);
+		pthread_t threads[2];
+
+		for (int i = 0; i < 2; i++)
+			pthread_create(&threads[i], NULL, worker, NULL);
+		for (int i = 0; i < 2; i++)
+			pthread_join(threads[i], NULL);
 	}
 	if (!strcmp(mode, "hot"))
 		for (int i = 0; i < 3000000; i++)

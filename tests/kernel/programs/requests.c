@@ -69,7 +69,7 @@ int main(int argc, char **argv)
 	if (argc > 1)
 		mode = argv[1];
 	if (!strcmp(mode, "ends"))
-		left = 800;
+		left = 2000;
 	pthread_create(&thread, NULL, serve, NULL);
 	serve(NULL);
 	pthread_join(thread, NULL);
