@@ -123,8 +123,11 @@ enum counter {
 	C_KERNEL_MODE,
 	C_TRUNCATED,       // stack ended at the frame limit before a frame in scope
 	C_UNMAPPED,        // innermost frame in no mapping we know
-	C_NO_STACK,
-	C_LEAF_CALLERS,    // callers found at the stack pointer
+	C_STACKS_WHOLE,    // unwound to the outermost frame by call-frame information
+	C_STACKS_GUESSED,  // ... by frame pointers where there was none
+	C_STACKS_DEEP,     // ended at the limit of frames
+	C_STACKS_LOST,     // ended where memory cannot be read or the caller is nowhere
+	C_FRAMES_UNMAPPED, // of these, in no mapping we know
 	C_SIGNALS,
 	C_SIGNALS_LOST,    // the kernel refused: another one was on its way
 	C_SIGNALS_VOID,    // sent, but the thread went on without its handler
@@ -157,7 +160,7 @@ enum counter {
 	C_WAITS_LOST,      // no room in the table of waits
 	C_LAST
 };
-#define MAX_COUNTERS 48
+#define MAX_COUNTERS 64
 BPF_ARRAY(counters, u64, MAX_COUNTERS);
 
 // A core as something that pauses: what oversubscribed threads owe together (rule 8), and whom interrupts borrow (rule 4).

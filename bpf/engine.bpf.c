@@ -5,6 +5,8 @@
 #include "pause.h"
 #include "progress.h"
 #include "waits.h"
+#include "regions.h"
+#include "unwind.h"
 #include "sampler.h"
 #include "places.h"
 #include "sched.h"

@@ -51,7 +51,8 @@ static __always_inline void visit_by_sample(struct bpf_perf_event_data *ctx, str
 	s = spaces.lookup(&which);
 	if (!s)
 		return;
-	m = find_mapping(ip, s);
+	which = find_mapping(ip, s);
+	m = mappings.lookup(&which);
 	if (!m || !m->sampled)
 		return;
 	stretch = find_stretch(ip - m->start + m->offset, m->sampled);

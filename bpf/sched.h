@@ -265,7 +265,7 @@ static __always_inline void forget_thread(u32 tid)
 }
 
 // Each side on its own: the verifier does not accept what the compiler makes of a test of two pointers.
-static __always_inline bool switch_out(void *ctx, u32 tid, long state, u64 now)
+static __always_inline bool switch_out(u32 tid, long state, u64 now)
 {
 	struct thread *t = threads.lookup(&tid);
 	struct clock *c = the_clock();
@@ -284,7 +284,7 @@ static __always_inline bool switch_out(void *ctx, u32 tid, long state, u64 now)
 		return true;
 	}
 	if (!in_pause(t))
-		note_wait(ctx, t, state, c, x, now);
+		note_wait(t, state, c, x, now);
 	return true;
 }
 
@@ -339,17 +339,65 @@ static __always_inline void end_abandoned_window(void)
 	count(C_ABANDONED, 1);
 }
 
-TRACEPOINT_PROBE(sched, sched_switch)
+// As with samples, several programs: where the thread that leaves is in its code, then what that means.
+BPF_PROG_ARRAY(switch_stages, 2);
+
+// What the programs hand on: bcc declares the tracepoint's arguments for one of them only.
+struct change {
+	s64 state; // of the thread that leaves
+	u32 from, to;
+};
+BPF_PERCPU_ARRAY(changes, struct change, 1);
+
+int unwind_at_switch(void *ctx)
+{
+	int zero = 0;
+	struct stack *stack = stacks.lookup(&zero);
+
+	if (!stack)
+		return 0;
+	if (unwind_some(stack))
+		switch_stages.call(ctx, STAGE_UNWIND);
+	switch_stages.call(ctx, STAGE_SETTLE);
+	return 0;
+}
+
+int settle_switch(void *ctx)
 {
 	u64 now = bpf_ktime_get_ns();
+	int zero = 0;
+	struct change *change = changes.lookup(&zero);
 	bool held = true; // an idle core counts as held by the target: it idled through a pause
 
-	if (args->prev_pid == PROFILER && (args->prev_state & STATE_STOPPED_OR_TRACED))
+	if (!change)
+		return 0;
+	if (change->from == PROFILER && (change->state & STATE_STOPPED_OR_TRACED))
 		end_abandoned_window();
-	if (args->prev_pid)
-		held = switch_out(args, args->prev_pid, args->prev_state, now);
-	if (!args->next_pid || !switch_in(args->next_pid, held, !args->prev_pid, now))
-		leave_to_others(now, !args->next_pid);
+	if (change->from)
+		held = switch_out(change->from, change->state, now);
+	if (!change->to || !switch_in(change->to, held, !change->from, now))
+		leave_to_others(now, !change->to);
+	return 0;
+}
+
+TRACEPOINT_PROBE(sched, sched_switch)
+{
+	int zero = 0;
+	struct stack *stack = stacks.lookup(&zero);
+	struct change *change = changes.lookup(&zero);
+
+	if (!stack)
+		return 0;
+	if (!change)
+		return 0;
+	change->state = args->prev_state;
+	change->from = args->prev_pid;
+	change->to = args->next_pid;
+	if (needs_stack(stack, false)) {
+		unwind_from_entry(stack);
+		switch_stages.call(args, STAGE_UNWIND);
+	}
+	switch_stages.call(args, STAGE_SETTLE);
 	return 0;
 }
 

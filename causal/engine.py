@@ -32,27 +32,24 @@ from causal.counting import Counted, Edges, Source
 from causal.errors import CausalError
 from causal.perf_events import CpuClock, online_cpus, spread_periods
 from causal.tracefs import available_events
+from causal.unwind.modules import Memory
+from causal.unwind.rules import ROW_DTYPE
 from causal.waiting import CLASS_BITS, WaitClass, WaitMode, Waits, by_region
 from causal.windows import Arm, Attribution, EngineOptions, PointReading, WindowPlan, WindowReading
 
 BPF_DIRECTORY = Path(__file__).resolve().parent.parent / "bpf"
 PAUSE_SIGNAL = signal.SIGURG
 
-# As in bpf/sampler.h.
+# As in bpf/regions.h and bpf/unwind.h.
 MAPPING = np.dtype(
-    [
-        ("start", "<u8"),
-        ("end", "<u8"),
-        ("offset", "<u8"),
-        ("lo", "<u4"),
-        ("hi", "<u4"),
-        ("region", "<u4"),
-        ("sampled", "<u4"),
-    ]
-)
+    [("start", "<u8"), ("end", "<u8"), ("offset", "<u8"), ("lo", "<u4"), ("hi", "<u4"), ("region", "<u4"),
+     ("sampled", "<u4"), ("module", "<u4"), ("pc", "<u4"), ("guessed", "<u4"), ("pad", "<u4")]
+)  # fmt: skip
 SPACE = np.dtype([("first", "<u4"), ("count", "<u4")])
 # As in bpf/progress.h; `state` 2 is a counter that is ready, `kind` 1 a point of throughput, 2 a begin, 3 an end.
 MACRO = np.dtype([("count", "<u8"), ("backoff", "<u8"), ("state", "<u4"), ("kind", "<u4"), ("name", "S232")])
+UNWIND_PAGE = np.dtype("<u8")
+UNWIND_MODULE = np.dtype([("first_page", "<u4"), ("pages", "<u4"), ("page", "<u4"), ("pad", "<u4")])
 RANGE = np.dtype([("start", "<u8"), ("end", "<u8"), ("region", "<u4"), ("pad", "<u4")])
 REGION_STATE = np.dtype([("samples", "<u8"), ("serial", "<u8"), ("given", "<u8")])
 _SERIAL_UNIT = 65536
@@ -79,6 +76,7 @@ class _Loaded:
     ranges: npt.NDArray[Any]
     region_states: npt.NDArray[Any]
     macros: npt.NDArray[Any]
+    unwind: Memory
     waiting: npt.NDArray[np.uint64]
     maps: list[mmap.mmap] = field(default_factory=list)
 
@@ -194,6 +192,11 @@ class Engine:
             ranges=map_array(bpf, "ranges", RANGE, self.options.max_ranges, maps),
             region_states=map_array(bpf, "region_states", REGION_STATE, self.options.max_regions, maps),
             macros=map_array(bpf, "macros", MACRO, self.options.max_macros, maps),
+            unwind=Memory(
+                rows=map_array(bpf, "unwind_rows", ROW_DTYPE, self.options.max_unwind_rows, maps),
+                pages=map_array(bpf, "unwind_pages", UNWIND_PAGE, self.options.max_unwind_pages, maps),
+                modules=map_array(bpf, "unwind_modules", UNWIND_MODULE, self.options.max_unwind_modules, maps),
+            ),
             waiting=map_array(bpf, "waiting", np.dtype("<u8"), self.options.max_regions, maps),
             maps=maps,
         )
@@ -237,6 +240,9 @@ class Engine:
             "MAX_LATENCIES": options.max_latencies,
             "MAX_STRETCHES": options.max_stretches,
             "MAX_FRAMES": options.max_frames,
+            "MAX_UNWIND_ROWS": options.max_unwind_rows,
+            "MAX_UNWIND_PAGES": options.max_unwind_pages,
+            "MAX_UNWIND_MODULES": options.max_unwind_modules,
             "MAX_ANSWERS": options.max_answers,
             "ANSWER_PROBES": 32,
             "THRESHOLD_NS": options.threshold_ns,
@@ -251,6 +257,12 @@ class Engine:
         return ["-Wno-everything", *(f"-D{name}={value}" for name, value in defines.items())]
 
     def _attach_hooks(self, bpf: Any) -> None:
+        for table, kind, names in (
+            ("stages", bpf.PERF_EVENT, ("unwind_sample", "count_sample")),
+            ("switch_stages", bpf.TRACEPOINT, ("unwind_at_switch", "settle_switch")),
+        ):
+            for number, name in enumerate(names):
+                bpf[table][ctypes.c_int(number)] = ctypes.c_int(bpf.load_func(name, kind).fd)
         bpf.attach_raw_tracepoint(tp="sys_exit", fn_name="on_sys_exit")
         bpf.attach_raw_tracepoint(tp="sys_enter", fn_name="on_sys_enter")
         known = available_events()
@@ -340,6 +352,14 @@ class Engine:
         """Write an address space: its mappings (dtype MAPPING, sorted) from index `first` on, then switch to them."""
         self._kernel.mappings[first : first + len(mappings)] = mappings
         self._kernel.spaces[space] = (first, len(mappings))
+
+    def mappings(self, first: int, count: int) -> npt.NDArray[Any]:
+        """The kernel's own rows (dtype MAPPING) of an address space: what is written here holds from now on."""
+        return self._kernel.mappings[first : first + count]
+
+    def unwind_memory(self) -> Memory:
+        """The unwind tables, to be filled by causal.unwind.modules."""
+        return self._kernel.unwind
 
     def threads(self) -> list[tuple[int, int]]:
         """(tid, tgid) of the threads on the clock."""

@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ from causal.waiting import WaitClass, mode_of
 from causal.windows import Attribution, EngineOptions
 
 _TERMINATE_PATIENCE_S = 5.0
+_MOST_WITHOUT = 50  # modules without call-frame information that are listed
 # Wakeups in a period beyond which contended locks are predicted several points too low.
 _CONTENDED_LOCKS_RESOLVED = 0.25
 
@@ -353,7 +355,8 @@ class Recorder:
         kept = (
             "unmapped", "threads_lost", "processes_lost", "signals", "signals_lost", "pauses", "pause_ns", "late_ns",
             "unregistered", "blocked_mask", "small_stack", "forbidden", "wakes_target", "wakes_outside",
-            "wakes_helper", "moved_ns", "leaf_callers", "no_stack", "kernel_mode", "pause_capped",
+            "wakes_helper", "moved_ns", "kernel_mode", "pause_capped", "stacks_whole", "stacks_guessed", "stacks_deep",
+            "stacks_lost",
         )  # fmt: skip
         return {
             "startup_s": self.startup_ns / 1e9,
@@ -362,7 +365,18 @@ class Recorder:
             **{new: counters[old] for new, old in renamed.items()},
             **{name: counters[name] for name in kept},
             "pause_error_p99_ns": quantile_of_powers(self.engine.pause_errors(), 0.99),
+            "unwinding": self._unwinding(),
         }
+
+    def _unwinding(self) -> dict[str, Any]:
+        modules = self.target.modules
+        if modules is None:
+            return {}
+        without = [
+            {"path": path, "frames": frames, "reason": modules.lacking.get(path, "")}
+            for path, frames in islice(self.target.without_information().items(), _MOST_WITHOUT)
+        ]
+        return {"modules": modules.used[0], "rows": modules.used[1], "without": without}
 
     def _messages(self, counters: dict[str, int]) -> tuple[str, ...]:
         messages = [*self._what_is_missing(), *self.points.messages()]

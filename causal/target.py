@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from causal.engine import MAPPING, Engine
 from causal.errors import CausalError
@@ -22,6 +26,10 @@ from causal.mappings import Mapping, read_maps
 from causal.processes import Claims, executable_of, look_up, root_of
 from causal.regions import CODE_UNITS, RegionTable, Scope
 from causal.symbols.elf import Binary
+from causal.unwind.modules import Modules
+
+# Tables that are not in the cache are built at once for so long when a process is met, the rest when stacks lead there.
+_BUILDING_S = 0.5
 
 
 class Target:
@@ -43,13 +51,17 @@ class Target:
         self._spaces = 0
         self._next_mapping = 0
         self._unmapped = 0
+        self._places: dict[int, int] = {}  # where the mappings of a process begin in the kernel's table
+        self._guessed: Counter[str] = Counter()  # frames of mappings that are gone; see `without_information`
+        self.modules: Modules | None = None
         self._labels: dict[int, str] = {}
         self.unreadable: dict[str, str] = {}  # binaries without usable symbols -> why
         self._jit = JitCode(table, scope, self.unreadable)
 
     def refresh(self) -> None:
         """Read the mappings of processes that are new, executed another program, or hit addresses unknown to us."""
-        unmapped = self._engine.counters()["unmapped"]
+        counters = self._engine.counters()
+        unmapped = counters["unmapped"] + counters["frames_unmapped"]
         grown, self._unmapped = unmapped > self._unmapped, unmapped
         for tgid, version in self._engine.processes().items():
             fresh = self._versions.get(tgid) != version
@@ -66,12 +78,22 @@ class Target:
                 self._engine.remove_process(tgid)
                 self._versions.pop(tgid, None)
                 self._jit.forget(tgid)
+                self._guessed += self._guesses(tgid, self._places.pop(tgid, 0))
+                self._layouts.pop(tgid, None)
             elif self._handlers and not self._engine.registered(tgid):
                 self._handlers.attend(tgid, version)
+        self._add_unwind_tables()
         if self._table.unit == "thread":
             self._label_threads()
         for number, (region, caller) in self._engine.sites().items():
             self._table.add_site(number, region, caller)
+
+    def without_information(self) -> dict[str, int]:
+        """Mappings of which frames had to be left by the frame pointer -> about how many frames, the most first."""
+        frames = self._guessed.copy()
+        for tgid, first in self._places.items():
+            frames += self._guesses(tgid, first)
+        return dict(frames.most_common())
 
     def alive(self) -> bool:
         """Does any process of the target still run, one that only shares the clock aside?"""
@@ -101,6 +123,8 @@ class Target:
         layout = tuple(seen_from_here(mapping, root) for mapping in read_maps(tgid))
         if not layout or self._layouts.get(tgid) == layout:
             return
+        if tgid in self._places:
+            self._guessed += self._guesses(tgid, self._places[tgid])
         self._layouts[tgid] = layout
         self._add_regions(layout)
         self._write_space(tgid)
@@ -115,9 +139,41 @@ class Target:
             if mapping.kind == "anonymous" and compiled[1]:
                 row["lo"], row["hi"] = compiled
                 row["offset"] = mapping.start  # those ranges are addresses
+        self._find_modules(tgid, rows, layout)
         first, space = self._reserve(len(rows))
+        self._places[tgid] = first
         self._engine.write_space(space, first, rows)
         self._engine.set_space(tgid, space)
+
+    def _guesses(self, tgid: int, first: int) -> Counter[str]:
+        layout = self._layouts.get(tgid, ())
+        frames: Counter[str] = Counter()
+        for mapping, count in zip(layout, self._engine.mappings(first, len(layout))["guessed"].tolist(), strict=False):
+            if count:
+                frames[mapping.path] += count
+        return frames
+
+    def _find_modules(self, tgid: int, rows: npt.NDArray[Any], layout: Iterable[Mapping]) -> None:
+        if self._table.unit not in (*CODE_UNITS, "module"):
+            return  # nobody looks at stacks
+        if self.modules is None:
+            self.modules = Modules(self._engine.unwind_memory())
+        until_s = time.monotonic() + _BUILDING_S
+        for row, mapping in zip(rows, layout, strict=True):
+            if self.modules.is_known(mapping) or time.monotonic() < until_s:
+                row["module"], row["pc"] = self.modules.find(tgid, mapping)
+
+    def _add_unwind_tables(self) -> None:
+        """Build what was put off, as far as stacks have led there."""
+        if self.modules is None:
+            return
+        for tgid, first in self._places.items():
+            rows = self._engine.mappings(first, len(self._layouts[tgid]))
+            for index in np.flatnonzero((rows["module"] == 0) & (rows["guessed"] > 0)):
+                mapping = self._layouts[tgid][index]
+                if not self.modules.is_known(mapping):
+                    number, rows["pc"][index] = self.modules.find(tgid, mapping)
+                    rows["module"][index] = number  # last: from here on the kernel uses both
 
     def _reserve(self, size: int) -> tuple[int, int]:
         """Room for one more address space. Old ones stay, since a core may be searching them; the oldest go first."""

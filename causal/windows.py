@@ -47,7 +47,10 @@ class EngineOptions:
     max_stretches: int = 4_096
     max_calls: int = 8_192
     max_waits: int = 65_536
-    max_frames: int = 48
+    max_frames: int = 128
+    max_unwind_rows: int = 4_194_304
+    max_unwind_pages: int = 262_144
+    max_unwind_modules: int = 16_384
     max_answers: int = 8_192
     max_sites: int = 65_536
     attribution: Attribution = Attribution.INNERMOST

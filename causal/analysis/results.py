@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum
 
+from causal.analysis.stacks import Stacks
+
 Interval = tuple[float, float]
 
 # Half of all the gains there can be, 0 to 100 %: a longer interval is no number.
@@ -166,6 +168,7 @@ class Diagnosis:
     pause_error_p99_ns: int | None = None
     conclusion: str | None = None
     messages: tuple[str, ...] = ()
+    stacks: Stacks | None = None
 
 
 @dataclass(frozen=True, slots=True)

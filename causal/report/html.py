@@ -261,6 +261,8 @@ def _diagnosis(analysis: Analysis) -> str:
     if found.coverage is not None:
         facts.append(f"{found.coverage * 100:.0f}% of the samples in scope lie in regions tried")
     facts += [f"{count:,} visits of {point}" for point, count in found.visits.items()]
+    if found.stacks is not None:
+        facts.append(str(found.stacks))
     if found.stacks_truncated is not None:
         facts.append(f"{found.stacks_truncated:,} stacks cut off")
     if found.signals_lost is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, TextIO
 
 from causal.analysis.results import Analysis, Diagnosis, PointResult, RegionResult
@@ -89,6 +90,7 @@ def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
         "samples_in_scope": diagnosis.samples_in_scope,
         "visits": diagnosis.visits,
         "stacks_truncated": diagnosis.stacks_truncated,
+        "stacks": None if diagnosis.stacks is None else asdict(diagnosis.stacks),
         "signals_lost": diagnosis.signals_lost,
         "pause_error_p99_ns": diagnosis.pause_error_p99_ns,
         "messages": conclusion + list(diagnosis.messages),

@@ -181,6 +181,8 @@ class TableReporter:
         for point, count in diagnosis.visits.items():
             parts.append(f"{count:,} visits of {self._name(point)}")
         self._line("; ".join(parts) + ".")
+        if diagnosis.stacks is not None:
+            self._line(f"Stacks: {diagnosis.stacks}.", style="dim")
         losses = self._losses(diagnosis)
         if losses:
             self._line(losses, style="dim")

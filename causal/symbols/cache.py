@@ -47,8 +47,11 @@ def load(
         return None
 
 
-def store(key: str, arrays: Mapping[str, NDArray[np.void]], about: object, root: Path) -> bool:
-    """Keep an entry; returns whether that worked. It appears whole or not at all; the oldest give way."""
+def store(
+    key: str, arrays: Mapping[str, NDArray[np.void]], about: object, root: Path, max_entries: int = _MAX_ENTRIES
+) -> bool:
+    """Keep an entry; returns whether that worked. It appears whole or not at all; of more than `max_entries` the oldest
+    give way."""
     fresh = None
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -61,7 +64,7 @@ def store(key: str, arrays: Mapping[str, NDArray[np.void]], about: object, root:
         if entry.exists():
             shutil.rmtree(entry)
         fresh.rename(entry)
-        _make_room(root)
+        _make_room(root, max_entries)
         return True
     except OSError:
         if fresh is not None:
@@ -69,9 +72,9 @@ def store(key: str, arrays: Mapping[str, NDArray[np.void]], about: object, root:
         return False
 
 
-def _make_room(root: Path) -> None:
+def _make_room(root: Path, max_entries: int) -> None:
     entries = [path for path in root.iterdir() if not path.name.startswith(".")]
     with contextlib.suppress(OSError):
         entries.sort(key=lambda path: path.stat().st_mtime)
-        for old in entries[: max(len(entries) - _MAX_ENTRIES, 0)]:
+        for old in entries[: max(len(entries) - max_entries, 0)]:
             shutil.rmtree(old, ignore_errors=True)

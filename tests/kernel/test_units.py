@@ -9,18 +9,20 @@ from tests.kernel.profiler import AHEAD_OF_OTHERS
 THOROUGH = ("--duration", "4s", "--speedups", "100")
 
 
-def test_time_in_the_kernel_belongs_to_the_caller(record, workloads):
-    """The C library's system-call wrappers have no frame pointer and hide who called them."""
-    recording = record(workloads / "sleeper", "--beside", 2, options=THOROUGH)
-    assert recording.finished.code == 0
-    assert recording.losses["kernel_mode"] > 100
-    assert recording.profile.end.samples_in_scope > 0.9 * recording.profile.end.samples
-    # syscall() has no frame at all: the caller is at the stack pointer.
-    assert recording.share("kernel_getppid") > 0.15
-    assert recording.losses["leaf_callers"] > 100
-    # read() makes room on the stack when there are threads, and only then.
-    assert recording.share("kernel_read") > 0.15
-    assert recording.share("kernel_heavy") < 0.05  # the caller of them all, which only loops
+def test_time_belongs_to_callers_that_keep_no_frame_pointers(record, programs):
+    recording = record(programs / "frameless", programs / "plugin.so", options=THOROUGH)
+    assert recording.finished.code == 0, recording.finished.err
+    for name in ("in_library", "in_kernel", "below_many", "interrupted"):
+        assert 0.15 < recording.share(name) < 0.35, (name, recording.profile.samples)
+    assert recording.share("only_calls") < 0.05
+    losses, samples = recording.losses, recording.profile.end.samples
+    assert losses["kernel_mode"] > 0.1 * samples
+    assert recording.profile.end.samples_in_scope > 0.95 * samples
+    # Until the library that is loaded late has been noticed, stacks end there.
+    assert losses["stacks_whole"] > 0.9 * samples and losses["stacks_guessed"] < 0.02 * samples
+    stacks = recording.analysis.diagnosis.stacks
+    assert stacks.total == sum(losses[f"stacks_{kind}"] for kind in ("whole", "guessed", "deep", "lost"))
+    assert losses["unwinding"]["modules"] >= 4
 
 
 def test_modules(record, workloads):

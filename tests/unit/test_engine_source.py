@@ -6,12 +6,23 @@ from types import SimpleNamespace
 
 import pytest
 
-from causal.engine import BPF_DIRECTORY, MAPPING, RANGE, REGION_STATE, SPACE, Engine, _inlined, counter_names
+from causal.engine import (
+    BPF_DIRECTORY,
+    MAPPING,
+    RANGE,
+    REGION_STATE,
+    SPACE,
+    UNWIND_MODULE,
+    Engine,
+    _inlined,
+    counter_names,
+)
 from causal.errors import CausalError
+from causal.unwind.rules import PAGE_BITS, ROW_DTYPE, Kind
 from causal.windows import Arm, EngineOptions, WindowPlan
 
-CLOCK, PAUSE, PROGRESS, SAMPLER = (
-    (BPF_DIRECTORY / name).read_text() for name in ("clock.h", "pause.h", "progress.h", "sampler.h")
+CLOCK, PAUSE, PROGRESS, REGIONS, UNWIND = (
+    (BPF_DIRECTORY / name).read_text() for name in ("clock.h", "pause.h", "progress.h", "regions.h", "unwind.h")
 )
 STUB = (BPF_DIRECTORY / "stub" / "pausing.h").read_text()
 
@@ -119,16 +130,29 @@ def layout(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [("mapping", MAPPING), ("space", SPACE), ("range", RANGE), ("region_state", REGION_STATE)],
+    [
+        ("mapping", MAPPING),
+        ("space", SPACE),
+        ("range", RANGE),
+        ("region_state", REGION_STATE),
+        ("unwind_row", ROW_DTYPE),
+        ("unwind_module", UNWIND_MODULE),
+    ],
 )
 def test_tables_that_are_written_from_here(layout, name, dtype):
-    members, size = layout(structure(SAMPLER, name), name)
+    members, size = layout(structure(REGIONS + UNWIND, name), name)
     assert size == dtype.itemsize
     ours = {field: offset for field, (_, offset) in dtype.fields.items()}
     padding = {"_", "pad"}
     assert {m: at for m, at in ours.items() if m not in padding} == {
         m: at for m, at in members.items() if m not in padding
     }
+
+
+def test_both_sides_know_the_same_rules():
+    kinds = re.findall(r"^\tK_(\w+),", re.search(r"enum rule_kind \{(.*?)\};", UNWIND, re.DOTALL)[1], re.MULTILINE)
+    assert kinds == [kind.name for kind in Kind]
+    assert int(re.search(r"#define PAGE_BITS (\d+)", UNWIND)[1]) == PAGE_BITS
 
 
 def test_the_stub_reads_the_table_that_the_engine_writes(layout):

@@ -23,6 +23,7 @@ from causal.analysis.results import (
     RegionResult,
     Verdict,
 )
+from causal.analysis.stacks import Stacks
 from causal.errors import CausalError
 from causal.profile import Header, ProfileWriter, ProgressPoint, Visits, Window, read_profile
 from causal.report.curve import ASCII, BLOCKS, sparkline
@@ -55,7 +56,10 @@ def region(name, verdict=Verdict.OPTIMISE, **fields):
 
 
 def analysis(*regions, conclusion=None, messages=()):
-    diagnosis = Diagnosis(12, len(regions), 1000, 900, 0.8, {"point": 4321}, 1, 2, 30_000, conclusion, messages)
+    stacks = Stacks(90, 7, 2, 1)
+    diagnosis = Diagnosis(
+        12, len(regions), 1000, 900, 0.8, {"point": 4321}, 1, 2, 30_000, conclusion, messages, stacks
+    )  # fmt: skip
     return Analysis("p.jsonl", ("prog",), ("point",), regions, Overhead(0.5, 0.02, 0.3), diagnosis)
 
 
@@ -219,7 +223,8 @@ def test_json_has_the_agreed_form():
     assert report["overhead"] == {"startup_s": 0.5, "sampling": 0.02, "delays": 0.3}
     assert report["diagnosis"] == {
         "experiments": 12, "samples": 1000, "samples_in_scope": 900, "visits": {"point": 4321}, "stacks_truncated": 1,
-        "signals_lost": 2, "pause_error_p99_ns": 30_000, "messages": ["why", "note"],
+        "stacks": {"whole": 90, "guessed": 7, "deep": 2, "lost": 1}, "signals_lost": 2,
+        "pause_error_p99_ns": 30_000, "messages": ["why", "note"],
     }  # fmt: skip
 
 

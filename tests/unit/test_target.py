@@ -6,11 +6,13 @@ import sys
 import numpy as np
 import pytest
 
-from causal.engine import MAPPING
+from causal.engine import MAPPING, UNWIND_MODULE, UNWIND_PAGE
 from causal.errors import CausalError
 from causal.mappings import Mapping, read_maps
 from causal.regions import RegionTable, Scope
 from causal.target import Target, thread_label
+from causal.unwind.modules import Memory
+from causal.unwind.rules import ROW_DTYPE
 from causal.windows import EngineOptions
 
 PROGRAM = os.path.realpath(sys.executable)
@@ -28,9 +30,19 @@ class Engine:
         self.ranges = None
         self.handlers = {}
         self.labels = {}
+        self.table = np.zeros(self.options.max_mappings, MAPPING)
+        self.memory = Memory(
+            np.zeros(1 << 20, ROW_DTYPE), np.zeros(1 << 16, UNWIND_PAGE), np.zeros(1 << 10, UNWIND_MODULE)
+        )
 
     def counters(self):
-        return {"unmapped": self.unmapped}
+        return {"unmapped": self.unmapped, "frames_unmapped": 0}
+
+    def mappings(self, first, count):
+        return self.table[first : first + count]
+
+    def unwind_memory(self):
+        return self.memory
 
     def processes(self):
         return dict(self.versions)
@@ -43,6 +55,7 @@ class Engine:
 
     def write_space(self, space, first, rows):
         self.spaces[space] = (first, rows.copy())
+        self.table[first : first + len(rows)] = rows
 
     def set_space(self, tgid, space):
         self.of[tgid] = space
@@ -151,6 +164,46 @@ def test_is_any_process_registered(engine):
     engine.versions[1] = 1
     engine.handlers[1] = True
     assert target.registered()
+
+
+# --- unwinding ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_layout(monkeypatch):
+    layout = [mapping for mapping in read_maps(os.getpid()) if mapping.path in (PROGRAM, "[vdso]")]
+    layout.append(Mapping(2**46, 2**46 + 4096, 0, "[anonymous]", 0, "0:0", "anonymous", False))
+    monkeypatch.setattr("causal.target.read_maps", lambda pid: layout)
+    return layout
+
+
+def test_mappings_know_their_tables(engine, small_layout):
+    target = target_of(engine)
+    target.refresh()
+    _, rows = engine.spaces[engine.of[os.getpid()]]
+    assert [bool(number) for number in rows["module"]] == [m.kind != "anonymous" for m in small_layout]
+    assert target.modules.used[0] == 2 and target.without_information() == {}
+
+
+def test_a_table_that_was_put_off_is_built_when_stacks_lead_there(engine, monkeypatch, small_layout):
+    monkeypatch.setattr("causal.target._BUILDING_S", 0)
+    target = target_of(engine)
+    target.refresh()
+    rows = engine.mappings(engine.spaces[engine.of[os.getpid()]][0], len(small_layout))
+    assert not rows["module"].any()
+    target.refresh()
+    assert not rows["module"].any()
+    place = [mapping.path for mapping in small_layout].index(PROGRAM)
+    rows["guessed"][place] = 7
+    target.refresh()
+    assert np.flatnonzero(rows["module"]).tolist() == [place] and rows["pc"][place] > 0
+    assert target.without_information() == {PROGRAM: 7}
+
+
+def test_where_nobody_looks_at_stacks_no_table_is_read(engine):
+    target = target_of(engine, unit="thread")
+    target.refresh()
+    assert target.modules is None
 
 
 # --- threads --------------------------------------------------------------------------------------------------------
