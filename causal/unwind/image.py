@@ -6,16 +6,15 @@ Reads headers by itself because it does so for every module of every process whe
 
 from __future__ import annotations
 
-import mmap
 import platform
 import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from causal.symbols.functions import Segment
 
-Bytes = bytes | mmap.mmap
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
 _SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
@@ -27,8 +26,17 @@ _PF_X = 1
 _SHT_NOBITS, _SHF_COMPRESSED, _ELFCOMPRESS_ZLIB = 8, 0x800, 1
 _NT_GNU_BUILD_ID = 3
 _PAGE = 4096
+_TABLE_REACH = 1 << 32  # rows have addresses of 32 bits
 # Sizes that a header claims are not believed beyond this.
 _MOST_DEBUG_FRAME = 1 << 30
+
+
+class Bytes(Protocol):
+    """What headers and sections are cut from: the bytes of a file, or the file itself."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, where: slice, /) -> bytes: ...
 
 
 class NoImage(Exception):
@@ -61,7 +69,9 @@ class Image:
         for segment in self.segments:
             start = segment.offset & -_PAGE
             if segment.executable and start <= file_offset < segment.offset + segment.filesz:
-                return file_offset - segment.offset + segment.vaddr - self.base
+                address = file_offset - segment.offset + segment.vaddr - self.base
+                # Damaged headers may place code anywhere.
+                return address if 0 <= address < _TABLE_REACH else None
         return None
 
 
@@ -148,9 +158,10 @@ def _behind_header(data: Bytes, image: Image) -> Frames | None:
     # Version, three encodings, then where .eh_frame is; its size is not told, so at most to the end of its segment.
     # (Linux Standard Base, Core, 10.6.2.)
     at = image.eh_frame_header
-    if data[at : at + 2] != b"\x01\x1b":  # linkers write nothing but pcrel | sdata4
+    header_bytes = data[at : at + 8]
+    if header_bytes[:2] != b"\x01\x1b" or len(header_bytes) < 8:  # linkers write nothing but pcrel | sdata4
         return None
-    (distance,) = struct.unpack("<i", data[at + 4 : at + 8])
+    (distance,) = struct.unpack_from("<i", header_bytes, 4)
     header = next((at - s.offset + s.vaddr for s in image.segments if s.offset <= at < s.offset + s.filesz), None)
     if header is None:
         return None

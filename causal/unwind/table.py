@@ -147,7 +147,7 @@ class _Reader:
             encoding = _pointer_encoding(augmentation[1:], data[at : at + size])
             at += size
         program = Program(code_factor, data_factor, State(), lambda offset, rule: None)
-        return _Common(code_factor, data_factor, encoding, bool(augmentation), program.run(data[:end], at, end))
+        return _Common(code_factor, data_factor, encoding, bool(augmentation), program.run(data[at:end], 0, end - at))
 
     def _function(self, at: int, end: int, where: int) -> None:
         common = self._commons.get(where)

@@ -14,6 +14,7 @@ from causal.mappings import Mapping, read_maps
 from causal.symbols.functions import Segment
 from causal.unwind.image import NoImage, read_image
 from causal.unwind.modules import Memory, Modules
+from causal.unwind.programs import Program
 from causal.unwind.rules import PAGE_BITS, ROW_DTYPE, Kind, pack, unpack
 from causal.unwind.store import load_file, load_vdso
 from causal.unwind.table import build_table
@@ -209,6 +210,38 @@ def test_a_file_may_be_cut_off(size):
         assert size < len(VARIED)
 
 
+def test_a_file_that_becomes_shorter_while_it_is_read(tmp_path, monkeypatch):
+    program, cache = tmp_path / "program", tmp_path / "cache"
+    program.write_bytes(Path(PROGRAM).read_bytes())
+
+    def cut_off_first(data, image):
+        os.truncate(program, 4096)
+        return build_table(data, image)
+
+    monkeypatch.setattr("causal.unwind.store.build_table", cut_off_first)
+    assert is_sound(load_file(str(program), cache).rows)
+    monkeypatch.undo()
+    # Nothing of it was kept under the name of the whole file.
+    program.write_bytes(Path(PROGRAM).read_bytes())
+    assert len(load_file(str(program), cache).rows) == len(load_file(PROGRAM, tmp_path / "other").rows)
+
+
+def test_a_common_entry_is_not_worth_a_copy_of_the_section(monkeypatch):
+    seen = []
+
+    class Watched(Program):
+        def run(self, code, at, end):
+            seen.append(len(code))
+            return super().run(code, at, end)
+
+    monkeypatch.setattr("causal.unwind.table.Program", Watched)
+    section = EhFrame()
+    for _ in range(100):
+        section.cie()
+    table_of(image_with(section))
+    assert len(seen) == 100 and max(seen) < 16
+
+
 def test_tables_are_kept(tmp_path, monkeypatch):
     first = load_file(PROGRAM, tmp_path)
     monkeypatch.setattr("causal.unwind.store.build_table", None)
@@ -269,6 +302,21 @@ def test_a_module_is_there_once_and_what_does_not_fit_is_named(tmp_path):
     full = Modules(memory(rows=100), tmp_path)
     assert full.find(1, program) == (0, 0)
     assert "full" in full.lacking[PROGRAM] and full.used == (0, 0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.integers(0, 400), st.integers(0, 255), min_size=1, max_size=6))
+def test_wherever_headers_say_code_is_its_address_fits_the_row(changes):
+    data = bytearray(VARIED)
+    for at, value in changes.items():
+        data[at] = value
+    try:
+        image = read_image(bytes(data))
+    except NoImage:
+        return
+    for offset in {0, 0x1000} | {segment.offset & -0x1000 for segment in image.segments}:
+        address = image.table_address(offset)
+        assert address is None or 0 <= address < 1 << 32
 
 
 def test_where_a_mapping_begins_in_the_table():
