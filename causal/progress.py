@@ -198,7 +198,7 @@ def _no_such_usdt(spec: PointSpec, provider: str, known: Sequence[tuple[str, str
     if provider not in providers:
         return CausalError(
             f"progress point {spec.text}: {where} have no USDT provider {provider}",
-            f"there are {', '.join(providers)}; see causal-bpf run --list-points {main.path}",
+            f"there are {', '.join(providers)}; `readelf -n {main.path}` shows all its points",
         )
     names = sorted({readable(name) for its, name in known if its == provider})
     near = near_names(readable(spec.what.partition(":")[2]), names) or names[:5]

@@ -120,10 +120,16 @@ def read_outcomes(paths: Sequence[Path]) -> tuple[list[Outcome], dict[str, Any]]
 def _outcome(saved: Mapping[str, Any], case: Case) -> Outcome:
     known = {field.name for field in fields(Row)}
     rows = [
-        Row(**{key: value for key, value in row.items() if key in known and key != "coz"}, coz=Predicted(**row["coz"]))
+        Row(**{key: value for key, value in row.items() if key in known and key != "coz"}, coz=_theirs(row["coz"]))
         for row in saved["rows"]
     ]
     return Outcome(case, rows, saved["verdict"], saved["experiments"], saved["failure"], saved["coz_failure"])
+
+
+def _theirs(saved: Mapping[str, Any]) -> Predicted:
+    # Older results have numbers where COZ's experiments had no length.
+    sensible = saved["gain"] is not None and saved["gain"] > -coz.NO_NUMBER
+    return Predicted(**saved) if sensible else Predicted(None, None, None)
 
 
 def _case_object(outcome: Outcome) -> dict[str, Any]:

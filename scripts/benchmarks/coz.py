@@ -26,6 +26,8 @@ PACKAGE = "coz-profiler"
 _SEVERAL_PROCESSES = {"tcp", "forker"}
 _START_UP_S = 60
 _Z95 = 1.96
+# Where COZ's experiments have hardly any length left (100 % of what everything waits for), its rates mean nothing.
+NO_NUMBER = 10.0
 
 
 class CozFailed(Exception):
@@ -112,6 +114,8 @@ def estimate_gain(base: Rate, fast: Rate) -> Predicted:
     if base.value <= 0 or fast.value <= 0:
         raise CozFailed("the progress point was not visited during COZ's experiments")
     ratio = base.value / fast.value
+    if ratio > NO_NUMBER:
+        return Predicted(None, None, None)
     margin = _Z95 * ratio * math.sqrt(base.variance / base.value**2 + fast.variance / fast.value**2)
     if not math.isfinite(margin):
         return Predicted(1 - ratio, None, None)
