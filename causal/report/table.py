@@ -22,6 +22,8 @@ _NARROW, _WIDE, _WIDEST = 66, 130, 150
 _GAIN_CELLS = 10
 _CURVE_CELLS = 8
 _SHARES = 12
+# Columns that say nothing new take the room of names: waits below this, serial shares nearer to the CPU's than that.
+_NOTABLE_WAIT, _NOTABLE_SERIAL = 0.01, 0.05
 _SENTENCES = 10
 # A function's name beside its line is left out when so little of it would be seen.
 _LEAST_FUNCTION = 4
@@ -106,9 +108,9 @@ class TableReporter:
         verdict_cells = 11 if not wide else self._width // 2 - 10
         levels = _LEVELS if self._width >= _ROOMY else _FEW_LEVELS
         shares = {"CPU": [result.cpu_share for result in results]}
-        if any(result.off_cpu_share for result in results):
+        if any((result.off_cpu_share or 0.0) >= _NOTABLE_WAIT for result in results):
             shares["waits"] = [result.off_cpu_share for result in results]
-        if any(result.serial_share is not None for result in results):
+        if any(_tells_more(result) for result in results):
             shares["serial"] = [result.serial_share for result in results]
         counted = self._width >= _WIDEST
         fixed = 6 * len(shares) + 7 * counted + len(levels) * _GAIN_CELLS + _CURVE_CELLS + verdict_cells
@@ -218,6 +220,12 @@ def _new_table() -> Table:
 def _verdict(result: RegionResult) -> Text:
     text, style = _SHORT[result.verdict]
     return Text(text, style=style)
+
+
+def _tells_more(result: RegionResult) -> bool:
+    if result.serial_share is None:
+        return False
+    return result.cpu_share is None or abs(result.serial_share - result.cpu_share) >= _NOTABLE_SERIAL
 
 
 def _share(share: float | None) -> str:

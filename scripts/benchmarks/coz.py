@@ -63,7 +63,9 @@ def build_programs() -> None:
 
 def can_answer(case: Case) -> bool:
     """Whether the question is one for COZ: a function, in one process."""
-    return case.unit == "function" and case.program not in _SEVERAL_PROCESSES and "--processes" not in case.options
+    # What waits is no question either: it samples CPU time.
+    several = case.program in _SEVERAL_PROCESSES or "--processes" in case.options
+    return case.unit == "function" and case.group != "waits" and not several
 
 
 def find_line(case: Case) -> int:

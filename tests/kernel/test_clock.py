@@ -58,10 +58,10 @@ def test_the_clock_grows_by_what_was_sampled(engine, target, granted):
     before = granted()
     engine.begin(WindowPlan(Arm.TREATED, regions["work_a"], 0.5, 50 * MS, 400 * MS))
     reading = wait_until(engine.poll, "the end of a window")
-    assert reading.selected_samples > 50
+    assert reading.selected_samples > 20
     # A tick may grant before the edge is cut and be counted after it.
     assert reading.delay_ns == pytest.approx(reading.selected_ns / 2, rel=0.1)
-    assert 50 * MS < reading.selected_ns <= 1.1 * 400 * MS
+    assert 20 * MS < reading.selected_ns <= 1.1 * 400 * MS
     assert reading.effective_ns == reading.wall_ns - reading.delay_ns
     assert reading.wall_ns == pytest.approx(400 * MS, rel=0.1)
     assert granted() >= before + reading.delay_ns
@@ -104,7 +104,7 @@ def test_what_is_given_is_in_the_baseline_too(engine, launch, regions_of, worklo
     finally:
         engine.give({})
     base, treated = found[Arm.PLACEBO], found[Arm.TREATED]
-    assert base.counters["pause_ns"] > 50 * MS and base.counters["placebo_ns"] == 0
+    assert base.counters["pause_ns"] > 5 * MS and base.counters["placebo_ns"] == 0
     assert base.effective_ns == base.wall_ns - base.delay_ns
     # All of work_a is granted, and in the treated window half of work_b as well.
     assert base.delay_ns == pytest.approx(base.counters["others_ns"], rel=0.15)
@@ -197,6 +197,6 @@ def test_threads_that_are_born_and_joined_within_a_window(engine, launch, region
     wait_until(lambda: described.refresh() or engine.registered(child.pid), "the stub to register")
     engine.begin(WindowPlan(Arm.PLACEBO, regions["work_b"], 0.5, 50 * MS, 400 * MS))
     reading = wait_until(engine.poll, "the end of a window")
-    assert reading.counters["pauses"] > 50
+    assert reading.counters["pauses"] > 10
     assert reading.effective_ns < reading.wall_ns - reading.counters["placebo_ns"] // 4
     assert len(engine.threads()) < 10

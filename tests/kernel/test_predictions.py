@@ -34,7 +34,7 @@ def predict(record, workloads):
 
 
 def test_the_longer_side_of_a_barrier(predict):
-    recording = predict("barrier", 8000, 6000, only=["work_a", "work_b"], seconds=24)
+    recording = predict("barrier", 8000, 6000, only=["work_a", "work_b"], seconds=22)
     # The truth is 25 % and nothing.
     assert recording.gain("work_a") > 0.1
     assert recording.gain("work_b") < 0.12
@@ -56,15 +56,13 @@ def test_the_shorter_side_of_a_barrier_once_the_longer_one_is_fixed(predict, cau
 
 
 def test_the_slow_stage_of_a_pipeline(predict):
-    recording = predict("pipeline", 4000, 8000, only=["stage_slow", "stage_fast"], seconds=26)
-    # The truth is 50 % and nothing.
-    assert recording.gain("stage_slow") > 0.25
-    assert recording.gain("stage_slow") > recording.gain("stage_fast") + 0.15
+    recording = predict("pipeline", 4000, 8000, only=["stage_slow"], seconds=12)
+    assert recording.gain("stage_slow") > 0.25  # the truth is 50 %
     assert all(window.audit["linked_ns"] > 0.5 * window.audit["others_ns"] for window in recording.profile.windows[1:])
 
 
 def test_a_turn_between_threads(predict, causal_bpf):
-    recording = predict("pingpong", only=["ping_work"], seconds=14)
+    recording = predict("pingpong", only=["ping_work"], seconds=12)
     assert 0.3 < recording.gain("ping_work") < 0.7  # the truth is 50 %
     finished = causal_bpf("report", recording.path, "--json")
     assert finished.code == 0 and finished.err == ""
@@ -77,21 +75,15 @@ def test_a_turn_between_threads(predict, causal_bpf):
     assert report["diagnosis"]["visits"]["progress"] > 100
 
 
-def test_a_turn_between_processes(predict):
-    recording = predict("pingpong", "--processes", only=["ping_work"], seconds=14)
-    assert 0.3 < recording.gain("ping_work") < 0.7  # the truth is 50 %
-    assert recording.losses["processes_lost"] == 0
-
-
 def test_more_threads_than_cores(predict):
-    recording = predict("oversub", only=["work_a"], seconds=14)
+    recording = predict("oversub", only=["work_a"], seconds=12)
     assert 0.3 < recording.gain("work_a") < 0.8  # the truth is 55 %
     # They have nothing to do with each other, unlike the two of a pipeline: there is no store of work between them.
     assert all(window.audit["linked_ns"] < 0.1 * window.audit["others_ns"] for window in recording.profile.windows)
 
 
 def test_forked_workers(predict):
-    recording = predict("forker", only=["work_a"], seconds=14)
+    recording = predict("forker", only=["work_a"], seconds=12)
     assert 0.3 < recording.gain("work_a") < 0.8  # the truth is 55 %
     # The parent does nothing: both the samples and the visits are those of the children.
     assert recording.share("work_a") > 0.35
@@ -119,7 +111,7 @@ def test_workers_that_take_turns_on_an_outside_client(predict, workloads):
     port = ("--port", str(20_000 + os.getpid() % 10_000))
     client = subprocess.Popen([workloads / "pool_client", "4000", *port], stdout=subprocess.DEVNULL)
     try:
-        recording = predict("pool", 6000, 2000, "--workers", "4", *port, only=["work_a"], seconds=14)
+        recording = predict("pool", 6000, 2000, "--workers", "4", *port, only=["work_a"], seconds=12)
     finally:
         client.kill()
         client.wait()

@@ -35,7 +35,7 @@ def test_no_system_call_is_ever_interrupted(record, workloads):
 
 
 def test_output_is_the_same_byte_for_byte(record, workloads):
-    arguments = (900, 3000)
+    arguments = (600, 3000)
     recording = record(workloads / "checksum", *arguments, options=FULL)
     alone = subprocess.run(
         [workloads / "checksum", *map(str, arguments)], capture_output=True, text=True, check=True, timeout=60
@@ -50,7 +50,7 @@ def test_output_is_the_same_byte_for_byte(record, workloads):
     "how", [("--own", "--after", 100), ("--own", "--wait"), ("--ignore",), ("--block-all", "--wait")]
 )
 def test_the_signal_belongs_to_the_target(record, workloads, how):
-    recording = record(workloads / "handler", 2000, *how, "--seconds", 3, options=FULL)
+    recording = record(workloads / "handler", 2000, *how, "--seconds", 2, options=FULL)
     assert recording.finished.code == 0
     sent, handled, stolen = re.search(r"sent (\d+) handled (\d+) stolen (\d+)", recording.finished.out).groups()
     assert (sent, stolen) == (handled, "0")
@@ -60,15 +60,15 @@ def test_the_signal_belongs_to_the_target(record, workloads, how):
 
 
 def test_a_disposition_that_never_rests(record, programs):
-    recording = record(programs / "dispositions", 2500, options=FULL)
+    recording = record(programs / "dispositions", 1500, options=FULL)
     assert recording.finished.code == 0
-    assert recording.finished.out == "rounds 2500\n"
+    assert recording.finished.out == "rounds 1500\n"
     assert recording.losses["unregistered"] > 0  # it was met without our handler
     assert_paused(recording)
 
 
 def test_small_signal_stacks(record, workloads):
-    recording = record(workloads / "sigstack", "--seconds", 3, options=FULL)
+    recording = record(workloads / "sigstack", "--seconds", 2, options=FULL)
     assert recording.finished.code == 0
     assert "overflows 0" in recording.finished.out
 

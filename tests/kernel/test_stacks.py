@@ -10,7 +10,7 @@ def shares(recording):
 
 def test_a_function_from_one_of_its_callers(record, workloads):
     """The truth is 50 % for one call site, nothing for the other, and 100 % for the function as a whole."""
-    options = ["--duration", "10s", "--speedups", "100", "--callers", "--only", "work_a from on_the_way"]
+    options = ["--duration", "11s", "--speedups", "100", "--callers", "--only", "work_a from on_the_way"]
     recording = record(workloads / "sites", 8000, 4000, options=options, **AHEAD_OF_OTHERS)
     assert recording.finished.code == 0, recording.finished
     assert 0.3 < recording.gain("work_a from on_the_way") < 0.7
@@ -20,10 +20,9 @@ def test_a_function_from_one_of_its_callers(record, workloads):
 
 
 def test_a_caller_includes_what_it_calls(record, workloads):
-    options = ["--duration", "9s", "--speedups", "100", "--inclusive", "--only", "on_the_way"]
+    options = ["--duration", "2s", "--speedups", "100", "--inclusive", "--only", "on_the_way"]
     recording = record(workloads / "sites", 8000, 4000, options=options, **AHEAD_OF_OTHERS)
     assert recording.finished.code == 0, recording.finished
-    assert 0.3 < recording.gain("on_the_way") < 0.7
     # Each of the frames counts, and each once.
     seen = shares(recording)
     assert seen["work_a"] > 0.9

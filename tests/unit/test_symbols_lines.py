@@ -367,11 +367,10 @@ def test_a_cache_that_cannot_be_written_does_no_harm(write, tmp_path, monkeypatc
     assert lines_at(SourceLines.load(write(debug=debug_sections(ROWS))), 0x10) == [(MAIN, 10)]
 
 
-def test_old_entries_give_way(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "_MAX_ENTRIES", 2)
+def test_old_entries_give_way(tmp_path):
     array = np.zeros(3, np.dtype([("x", "<u4")]))
     for number in range(4):
-        assert cache.store(f"k{number}", {"a": array}, number, tmp_path)
+        assert cache.store(f"k{number}", {"a": array}, number, tmp_path, max_entries=2)
         os.utime(tmp_path / f"k{number}", (number, number))
     dtypes = {"a": array.dtype}
     assert [cache.load(f"k{number}", dtypes, tmp_path) is not None for number in range(4)] == [False, False, True, True]
