@@ -8,5 +8,4 @@
 #include "regions.h"
 #include "unwind.h"
 #include "sampler.h"
-#include "places.h"
 #include "sched.h"

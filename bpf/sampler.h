@@ -17,17 +17,19 @@ static __always_inline u32 region_of_stack(void)
 #endif
 }
 
-static __always_inline u32 region_of_sample(struct bpf_perf_event_data *ctx, struct thread *t, struct experiment *x, u32 tid)
+// What the current thread's time belongs to, running or about to wait. `in_kernel`: for the unit `syscall`, whether it is
+// in a system call at all.
+static __always_inline u32 region_of_current(struct thread *t, struct experiment *x, u32 tid, bool in_kernel)
 {
-	struct process *p = processes.lookup(&t->tgid);
-	u32 *label;
+	u32 tgid = t->tgid, *label;
+	struct process *p = processes.lookup(&tgid);
 
 	if (!p || p->only_clock)
 		return 0;
 	if (p->region)
 		return p->region;
 	if (x->waits == WAITS_BY_CALL)
-		return ctx->regs.cs & 3 ? 0 : region_of_call();
+		return in_kernel ? region_of_call() : 0;
 	label = thread_regions.lookup(&tid);
 	if (label)
 		return *label;
@@ -183,7 +185,7 @@ int count_sample(struct bpf_perf_event_data *ctx)
 #endif
 	if (user && running(x, c, now))
 		spins = look_for_spin(ctx, t, c, now); // before the clock moves: what is granted now is no part of that wait
-	region = region_of_sample(ctx, t, x, tid);
+	region = region_of_current(t, x, tid, !user);
 	if (region != x->region || x->arm == ARM_OFF) {
 		count(C_OTHERS_NS, time);
 		if (t->flags & F_LINKED)

@@ -43,7 +43,7 @@ static __always_inline s64 debt_to_hand_on(struct thread *a, struct clock *c)
 // is loopback traffic: the network softirq runs inside the sender's own system call.
 static __always_inline bool acts_itself(struct core *core)
 {
-	u64 regs, number;
+	s64 call;
 
 	if (core->hard)
 		return false;
@@ -51,9 +51,8 @@ static __always_inline bool acts_itself(struct core *core)
 		return true;
 	if (core->soft != SOFTIRQ_NET_RX + 1)
 		return false;
-	regs = (u64)bpf_task_pt_regs((void *)bpf_get_current_task_btf());
-	number = task_word(regs, __builtin_offsetof(struct pt_regs, orig_ax));
-	return (s64)number >= 0 && sends_or_closes(number);
+	call = current_call();
+	return call >= 0 && sends_or_closes(call);
 }
 
 static __always_inline bool by_kernel_thread(void)
@@ -284,7 +283,8 @@ static __always_inline bool switch_out(u32 tid, long state, u64 now)
 		return true;
 	}
 	if (!in_pause(t))
-		note_wait(t, state, c, x, now);
+		begin_wait(t, is_preempted(state) ? WAIT_RUNQUEUE : class_of_wait(state),
+			   region_of_current(t, x, tid, true), c, x, now);
 	return true;
 }
 

@@ -29,11 +29,12 @@ class RecentActivity:
     """Weights of regions by id, in samples; what is long past counts less. Call `update` after each window.
 
     Waiting counts like running, but as one thread in each region: else a pool with nothing to do would be all there
-    is. `crowds`: regions in which too many threads wait at once for an experiment -> how many.
+    is. `fading`: what is left of a weight with each look. `crowds`: regions in which too many threads wait at once for
+    an experiment -> how many.
     """
 
-    def __init__(self, kernel: Counts, now_ns: Callable[[], int]) -> None:
-        self._kernel, self._now_ns = kernel, now_ns
+    def __init__(self, kernel: Counts, now_ns: Callable[[], int], fading: float = _FADING) -> None:
+        self._kernel, self._now_ns, self._fading = kernel, now_ns, fading
         self._samples: npt.NDArray[np.uint64] | None = None
         self._waits: Mapping[int, int] = {}
         self._looked_ns = now_ns()
@@ -43,7 +44,7 @@ class RecentActivity:
     def update(self) -> None:
         """Look at what was counted since the last call."""
         for region in self.weights:
-            self.weights[region] *= _FADING
+            self.weights[region] *= self._fading
         samples = self._kernel.region_samples()
         fresh = samples if self._samples is None else samples - self._samples
         self._samples = samples

@@ -1,6 +1,6 @@
 """The kernel side as a Python object: loads `bpf/`, owns its maps, starts windows and reads what was cut.
 
-Only this module and causal/tracing/probes.py import bcc. Times are monotonic nanoseconds; `G` is the global virtual
+Times are monotonic nanoseconds; `G` is the global virtual
 clock.
 """
 
@@ -14,13 +14,10 @@ import platform
 import random
 import re
 import signal
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +27,7 @@ from causal import kernel_calls
 from causal.btf import task_offsets
 from causal.counting import Counted, Edges, Source
 from causal.errors import CausalError
+from causal.loading import BPF_DIRECTORY, captured_output, counter_names, import_bcc, inlined, map_array, refusals
 from causal.perf_events import CpuClock, online_cpus, spread_periods
 from causal.tracefs import available_events
 from causal.unwind.modules import Memory
@@ -37,7 +35,6 @@ from causal.unwind.rules import ROW_DTYPE
 from causal.waiting import CLASS_BITS, WaitClass, WaitMode, Waits, by_region
 from causal.windows import Arm, Attribution, EngineOptions, PointReading, WindowPlan, WindowReading
 
-BPF_DIRECTORY = Path(__file__).resolve().parent.parent / "bpf"
 PAUSE_SIGNAL = signal.SIGURG
 
 # As in bpf/regions.h and bpf/unwind.h.
@@ -79,46 +76,6 @@ class _Loaded:
     unwind: Memory
     waiting: npt.NDArray[np.uint64]
     maps: list[mmap.mmap] = field(default_factory=list)
-
-
-def _inlined(path: Path) -> str:
-    """A source with its local headers put in place, since bcc rewrites map accesses only in the main text."""
-    parts = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
-        match = re.fullmatch(r'#include "([\w./]+)"', line)
-        if match:
-            parts += [f'#line 1 "{match[1]}"', _inlined(path.parent / match[1]), f'#line {number + 1} "{path.name}"']
-        else:
-            parts.append(line)
-    return "\n".join(parts)
-
-
-def counter_names() -> list[str]:
-    """Names of the kernel side's counters in the order of `enum counter`, lower case without the prefix."""
-    body = re.search(r"enum counter \{(.*?)\};", (BPF_DIRECTORY / "clock.h").read_text(), re.DOTALL)
-    assert body
-    names = re.findall(r"^\s*C_(\w+),?", body[1], re.MULTILINE)
-    return [name.lower() for name in names if name != "LAST"]
-
-
-@contextmanager
-def captured_output() -> Iterator[Callable[[], str]]:
-    """Catch what C++ code writes to the standard streams, which Python cannot redirect."""
-    with tempfile.TemporaryFile() as file:
-        saved = [os.dup(1), os.dup(2)]
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-
-        def text() -> str:
-            file.seek(0)
-            return file.read().decode(errors="replace")
-
-        try:
-            yield text
-        finally:
-            for number, copy in zip((1, 2), saved, strict=True):
-                os.dup2(copy, number)
-                os.close(copy)
 
 
 def _minimal_alternate_stack() -> int:
@@ -178,8 +135,7 @@ class Engine:
             raise CausalError(
                 f"{points} progress points are more than {self.options.max_points}", "name the ones that matter most"
             )
-        os.environ["BCC_KERNEL_SOURCE"] = str(BPF_DIRECTORY / "kernel")
-        source = _inlined(BPF_DIRECTORY / "engine.bpf.c")
+        source = inlined(BPF_DIRECTORY / "engine.bpf.c")
         for point in range(points):
             source += f"\nint on_visit_{point}(struct pt_regs *ctx) {{ visit({point}); return 0; }}"
             source += f"\nint on_event_{point}(void *ctx) {{ visit({point}); return 0; }}"
@@ -205,18 +161,10 @@ class Engine:
         self._attach_samplers(bpf)
 
     def _compile(self, source: str, further_flags: Sequence[str] = ()) -> Any:
-        try:
-            from bcc import BPF
-        except ImportError:
-            raise CausalError("the Python package bcc is missing", "sudo apt install python3-bpfcc") from None
-        with captured_output() as output:
-            try:
-                bpf = BPF(text=source, cflags=[*self._flags(), *further_flags])
-                self._attach_hooks(bpf)
-            except Exception as error:  # bcc raises nothing more specific
-                raise CausalError(
-                    f"the kernel refused the engine ({error})", f"run `causal-bpf doctor`; details: {output()[-1500:]}"
-                ) from error
+        bcc = import_bcc()
+        with refusals("the engine"):
+            bpf = bcc.BPF(text=source, cflags=[*self._flags(), *further_flags])
+            self._attach_hooks(bpf)
         return bpf
 
     def _flags(self) -> list[str]:
@@ -681,11 +629,3 @@ class Engine:
         loaded, self._loaded = self._kernel, None
         with captured_output():
             loaded.bpf.cleanup()
-
-
-def map_array(bpf: Any, name: str, dtype: np.dtype[Any], length: int, keep: list[mmap.mmap]) -> npt.NDArray[Any]:
-    """A BPF array with BPF_F_MMAPABLE as memory of ours; `keep` holds what must live as long as it."""
-    size = (length * dtype.itemsize + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
-    mapped = mmap.mmap(bpf[name].map_fd, size)
-    keep.append(mapped)
-    return np.frombuffer(mapped, dtype=dtype, count=length)

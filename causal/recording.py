@@ -276,7 +276,7 @@ class Recorder:
     def refresh(self) -> None:
         """To be called a few times a second while the target runs."""
         self.target.refresh()
-        self.points.refresh(self.target.files(anew=self.points.awaits))
+        self.points.refresh(self.target.files() if self.points.awaits else ())
         self.engine.wander()
 
     def _tune_period(self, rates: Mapping[str, float]) -> None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import numpy as np
-
+from causal.activity import RecentActivity
 from causal.child import Child
 from causal.engine import Engine
 from causal.experiment import Status, region_record, window_record
@@ -39,11 +38,17 @@ class Repetitions:
     interrupted: Callable[[], bool]
     observe: Callable[[Status], None]
     pairs: int = 0
-    _shares: dict[int, int] = field(default_factory=dict)
     _done: int = 0
     _asked: int = 0
     _started_ns: int = 0
     _last_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        # All executions count alike, however long ago.
+        self._activity = RecentActivity(self.engine, time.monotonic_ns, fading=1.0)
+
+    def _shares(self) -> dict[int, int]:
+        return {region: round(weight) for region, weight in self._activity.weights.items() if region in self.table}
 
     def run(self, executions: int) -> tuple[str, Child]:
         """Execute the command so many times. Returns why it ended, and the last child."""
@@ -51,9 +56,9 @@ class Repetitions:
         child, reading = self._execute(Arm.PLAIN, 0, 0.0)
         if reading:
             self._record(Arm.PLAIN, Pair(0, 0, 0.0, ()), reading)
-        self.planner.fit_budget(executions / 2, len(self.planner.candidates(self._shares)))
+        self.planner.fit_budget(executions / 2, len(self.planner.candidates(self._shares())))
         while not self.interrupted() and self._done + 2 <= executions and child.status == 0:
-            pair = self.planner.next_pair(self._shares)
+            pair = self.planner.next_pair(self._shares())
             if pair is None:
                 break
             arms = [arm for arm in pair.arms if arm is not Arm.DILATION or self._done + 3 <= executions]
@@ -68,7 +73,6 @@ class Repetitions:
 
     def _execute(self, arm: Arm, region: int, level: float) -> tuple[Child, WindowReading | None]:
         self._report(arm, region, level)
-        before, waited = self.engine.region_samples(), self.engine.region_waits()
         self.engine.begin_open(WindowPlan(arm, region, level, 0, _HEARTBEAT_NS))
         child = self.start()
         while child.poll() is None and not self.interrupted():
@@ -78,12 +82,7 @@ class Repetitions:
         reading = self.engine.end_open(PointReading(1, 0, None, None))
         self._done += 1
         self._last_s = reading.wall_ns / 1e9
-        fresh = self.engine.region_samples() - before
-        for found in np.flatnonzero(fresh):
-            self._shares[int(found)] = self._shares.get(int(found), 0) + int(fresh[found])
-        for waiting, spent_ns in self.engine.region_waits().items():
-            at_most_ns = min(spent_ns - waited.get(waiting, 0), reading.wall_ns)
-            self._shares[waiting] = self._shares.get(waiting, 0) + at_most_ns // self.engine.options.period_ns
+        self._activity.update()
         return child, None if child.status is None else reading
 
     def _record(self, arm: Arm, pair: Pair, reading: WindowReading) -> None:

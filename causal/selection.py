@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from causal import waiting
 from causal.errors import CausalError, UsageError
+from causal.loading import system_calls
 from causal.project import ProjectScope
 from causal.regions import CODE_UNITS, RegionTable, Scope
 from causal.symbols.debugfile import find_debug_path
@@ -87,15 +88,6 @@ def _check_attribution(options: RecordingOptions, unit: str) -> None:
         name = "--callers" if by_site(options) else "--inclusive"
         hint = "choose --unit line, file, function or module"
         raise UsageError(f"{name} is about code, which the unit {unit} is not", hint)
-
-
-def system_calls() -> dict[int, str]:
-    """The names of system calls by their numbers on this machine. Raises CausalError without bcc, which knows them."""
-    try:
-        from bcc.syscall import syscalls
-    except ImportError:
-        raise CausalError("the Python package bcc is missing", "sudo apt install python3-bpfcc") from None
-    return {number: name.decode() for number, name in syscalls.items()}
 
 
 def default_unit(mains: Sequence[Binary]) -> str:

@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from causal import capabilities
-from causal.attachment import AttachOptions, examine_members, find_members
-from causal.child import Child
+from causal.attachment import AttachOptions
 from causal.engine import Engine
 from causal.errors import CausalError
 from causal.interruption import Interruption
+from causal.looking import joined, started
 from causal.processes import is_alive
-from causal.recording import RunOptions, examine
+from causal.recording import RunOptions
 from causal.symbols.demangle import demangle
 from causal.symbols.elf import Binary
 
@@ -38,34 +37,16 @@ class Suggestion:
 
 def suggest_for_process(options: AttachOptions, interruption: Interruption) -> Suggestion:
     """Look at processes that run already for ten seconds."""
-    capabilities.require()
-    capabilities.ensure_tracefs()
-    members = find_members(options)
-    subject = examine_members(options, members)
-    with Engine(options.engine) as engine:
-        engine.load()
-        for process in members.all:
-            engine.add_process(process.pid, follow=options.children)
+    with joined(options) as (engine, subject, members):
         rates = _rates(engine, subject.main, lambda: any(map(is_alive, members.roots)), interruption)
     return Suggestion(rank(rates), None if any(map(is_alive, members.roots)) else 0)
 
 
 def suggest(options: RunOptions, interruption: Interruption) -> Suggestion:
     """Start the command, look at it for ten seconds, end it."""
-    capabilities.require()
-    capabilities.ensure_tracefs()
-    subject = examine(options)
-    with Engine(options.engine) as engine:
-        engine.load()
-        child = Child.start(subject.program, options.command, None, subject.owner)
-        engine.add_process(child.pid)
-        child.release()
-        try:
-            rates = _rates(engine, subject.main, lambda: child.poll() is None, interruption)
-        finally:
-            ended = child.poll()
-            child.terminate(5.0, time.sleep)
-    return Suggestion(rank(rates), ended)
+    with started(options) as (engine, subject, child):
+        rates = _rates(engine, subject.main, lambda: child.poll() is None, interruption)
+        return Suggestion(rank(rates), child.poll())
 
 
 def _rates(engine: Engine, main: Binary, alive: Callable[[], bool], interruption: Interruption) -> dict[str, float]:

@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from causal import capabilities
-from causal.attachment import AttachOptions, examine_members, find_members
-from causal.child import Child
+from causal.attachment import AttachOptions
 from causal.engine import Engine
 from causal.interruption import Interruption
+from causal.looking import joined, started
 from causal.processes import is_alive
 from causal.project import ProjectScope
-from causal.recording import RecordingOptions, RunOptions, Subject, examine
+from causal.recording import RecordingOptions, RunOptions, Subject
 from causal.regions import RegionTable, Scope
 from causal.symbols.elf import Binary
 from causal.target import Target
@@ -53,32 +52,14 @@ class Survey:
 
 def survey(options: RunOptions, interruption: Interruption) -> Survey:
     """Start the command, look at it for `options.duration_s` (10 s), end it. Raises CausalError with a remedy."""
-    capabilities.require()
-    capabilities.ensure_tracefs()
-    subject = examine(options)
-    with Engine(options.engine) as engine:
-        engine.load()
-        child = Child.start(subject.program, options.command, None, subject.owner)
-        engine.add_process(child.pid)
-        child.release()
-        try:
-            looked = _survey(options, engine, subject, lambda: child.poll() is not None or interruption())
-        finally:
-            status = child.poll()
-            child.terminate(5.0, time.sleep)
-    return replace(looked, status=status)
+    with started(options) as (engine, subject, child):
+        looked = _survey(options, engine, subject, lambda: child.poll() is not None or interruption())
+        return replace(looked, status=child.poll())
 
 
 def survey_processes(options: AttachOptions, interruption: Interruption) -> Survey:
     """Look at processes that run already, and do nothing to them. Raises CausalError with a remedy."""
-    capabilities.require()
-    capabilities.ensure_tracefs()
-    members = find_members(options)
-    subject = examine_members(options, members)
-    with Engine(options.engine) as engine:
-        engine.load()
-        for process in members.all:
-            engine.add_process(process.pid, follow=options.children)
+    with joined(options) as (engine, subject, members):
         return _survey(options, engine, subject, lambda: not any(map(is_alive, members.roots)) or interruption())
 
 

@@ -99,9 +99,9 @@ class Target:
         """Does any process of the target still run, one that only shares the clock aside?"""
         return any(is_running(tgid) for tgid in self._engine.processes(regions_only=True))
 
-    def files(self, anew: bool) -> set[str]:
-        """Paths of all binaries that processes of the target have mapped so far; `anew` looks again at each."""
-        for tgid in self._engine.processes() if anew else ():
+    def files(self) -> set[str]:
+        """Paths of all binaries that processes of the target have mapped so far, looked at anew."""
+        for tgid in self._engine.processes():
             self._read_space(tgid)
         return {mapping.path for layout in self._layouts.values() for mapping in layout if mapping.kind == "file"}
 

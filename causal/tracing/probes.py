@@ -1,7 +1,4 @@
-"""Counts the calls of thousands of functions in chosen processes: `bpf/calls.bpf.c` as a Python object.
-
-Beside causal/engine.py the only module that imports bcc.
-"""
+"""Counts the calls of thousands of functions in chosen processes: `bpf/calls.bpf.c` as a Python object."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ from numpy.typing import NDArray
 
 from causal import kernel_calls
 from causal.drt.traces import FIRST_THREAD
-from causal.engine import BPF_DIRECTORY, captured_output, map_array
 from causal.errors import CausalError
+from causal.loading import BPF_DIRECTORY, captured_output, import_bcc, map_array, refusals
 from causal.tracing.functions import Function
 
 MAX_TRACED = 65_536
@@ -41,20 +38,10 @@ def read_source(*names: str) -> str:
 
 def compile_program(source: str, defines: dict[str, int]) -> Any:
     """Load a BPF program through bcc; raises CausalError with the kernel's words."""
-    try:
-        from bcc import BPF
-    except ImportError:
-        raise CausalError("the Python package bcc is missing", "sudo apt install python3-bpfcc") from None
-    os.environ["BCC_KERNEL_SOURCE"] = str(BPF_DIRECTORY / "kernel")
+    bcc = import_bcc()
     flags = ["-Wno-everything", *(f"-D{name}={value}" for name, value in {"LINUX_VERSION_CODE": 0, **defines}.items())]
-    with captured_output() as output:
-        try:
-            return BPF(text=source, cflags=flags)
-        except Exception as error:  # bcc raises nothing more specific
-            raise CausalError(
-                f"the kernel refused to trace calls ({error})",
-                f"run `causal-bpf doctor`; details: {output()[-1500:]}",
-            ) from error
+    with refusals("to trace calls"):
+        return bcc.BPF(text=source, cflags=flags)
 
 
 class Links:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from causal import kernel_calls
-from causal.engine import captured_output, map_array
 from causal.errors import CausalError
+from causal.loading import captured_output, map_array
 from causal.tracing.functions import Function
 from causal.tracing.points import MAX_VALUES, Place, Reading, key_cookies
 from causal.tracing.probes import Links, compile_program, read_source

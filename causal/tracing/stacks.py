@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from causal import kernel_calls
-from causal.engine import captured_output
+from causal.loading import captured_output
 from causal.tracing.functions import Function
 from causal.tracing.probes import MAX_TRACED, Links, compile_program, follow, read_source
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from causal import injection, kernel_calls
-from causal.engine import BPF_DIRECTORY
 from causal.injection import InjectionError, Table, inject
+from causal.loading import BPF_DIRECTORY
 from causal.processes import look_up
 from tests.kernel.profiler import wait_until
 

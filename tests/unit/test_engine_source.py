@@ -7,17 +7,15 @@ from types import SimpleNamespace
 import pytest
 
 from causal.engine import (
-    BPF_DIRECTORY,
     MAPPING,
     RANGE,
     REGION_STATE,
     SPACE,
     UNWIND_MODULE,
     Engine,
-    _inlined,
-    counter_names,
 )
 from causal.errors import CausalError
+from causal.loading import BPF_DIRECTORY, counter_names, inlined
 from causal.unwind.rules import PAGE_BITS, ROW_DTYPE, Kind
 from causal.windows import Arm, EngineOptions, WindowPlan
 
@@ -37,7 +35,7 @@ def structure(text, name):
 
 @pytest.fixture(scope="module")
 def source():
-    return _inlined(BPF_DIRECTORY / "engine.bpf.c")
+    return inlined(BPF_DIRECTORY / "engine.bpf.c")
 
 
 def test_no_local_header_is_left_to_include(source):
@@ -49,13 +47,13 @@ def test_each_header_is_in_the_text_once(source):
     headers = sorted(path for path in BPF_DIRECTORY.glob("*.h") if path.name != "traced.h")
     assert headers
     for header in headers:
-        assert source.count(_inlined(header).rstrip("\n")) == 1, header.name
+        assert source.count(inlined(header).rstrip("\n")) == 1, header.name
 
 
 def test_lines_keep_their_numbers(tmp_path):
     (tmp_path / "inner.h").write_text("int a;\nint b;\n")
     (tmp_path / "main.c").write_text('int first;\n#include "inner.h"\n#include <system.h>\nint last;\n')
-    assert _inlined(tmp_path / "main.c").splitlines() == [
+    assert inlined(tmp_path / "main.c").splitlines() == [
         "int first;",
         '#line 1 "inner.h"',
         "int a;",
@@ -79,7 +77,7 @@ def test_counters_have_the_names_of_the_kernel_side():
 
 
 def test_every_counter_of_the_enumeration_is_used():
-    text = _inlined(BPF_DIRECTORY / "engine.bpf.c")
+    text = inlined(BPF_DIRECTORY / "engine.bpf.c")
     for name in counter_names():
         assert len(re.findall(rf"\bC_{name.upper()}\b", text)) > 1, name
 

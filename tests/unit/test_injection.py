@@ -6,8 +6,8 @@ import subprocess
 import pytest
 
 from causal import injection
-from causal.engine import BPF_DIRECTORY
 from causal.injection import INJECTOR_PATH, Handlers, Injected, InjectionError, Table, is_go, parse_report
+from causal.loading import BPF_DIRECTORY
 from causal.processes import Process
 
 PROCESS = Process(12, 34, "server", "/bin/server")

@@ -2,7 +2,7 @@
 
 import re
 
-from causal.engine import BPF_DIRECTORY
+from causal.loading import BPF_DIRECTORY
 from causal.windows import Arm, EngineOptions
 
 

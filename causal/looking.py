@@ -1,0 +1,49 @@
+"""A target on the clock for a look, without experiments: a command that is started and ended, or processes that run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from causal import capabilities
+from causal.attachment import AttachOptions, Members, examine_members, find_members
+from causal.child import Child
+from causal.engine import Engine
+from causal.recording import RunOptions, Subject, examine
+
+_PATIENCE_S = 5.0
+
+
+@contextmanager
+def started(options: RunOptions) -> Iterator[tuple[Engine, Subject, Child]]:
+    """The command, on the clock; it is ended with the block. Raises CausalError with a remedy."""
+    _require()
+    subject = examine(options)
+    with Engine(options.engine) as engine:
+        engine.load()
+        child = Child.start(subject.program, options.command, None, subject.owner)
+        engine.add_process(child.pid)
+        child.release()
+        try:
+            yield engine, subject, child
+        finally:
+            child.terminate(_PATIENCE_S, time.sleep)
+
+
+@contextmanager
+def joined(options: AttachOptions) -> Iterator[tuple[Engine, Subject, Members]]:
+    """Processes that run already, on the clock; nothing is done to them. Raises CausalError with a remedy."""
+    _require()
+    members = find_members(options)
+    subject = examine_members(options, members)
+    with Engine(options.engine) as engine:
+        engine.load()
+        for process in members.all:
+            engine.add_process(process.pid, follow=options.children)
+        yield engine, subject, members
+
+
+def _require() -> None:
+    capabilities.require()
+    capabilities.ensure_tracefs()
