@@ -7,7 +7,6 @@ clock.
 from __future__ import annotations
 
 import ctypes
-import errno
 import mmap
 import os
 import platform
@@ -16,19 +15,19 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from causal import kernel_calls
 from causal.btf import task_offsets
 from causal.counting import Counted, Edges, Source
 from causal.errors import CausalError
 from causal.loading import BPF_DIRECTORY, captured_output, counter_names, import_bcc, inlined, map_array, refusals
 from causal.perf_events import CpuClock, online_cpus, spread_periods
+from causal.point_probes import MACRO, PointProbes
 from causal.tracefs import available_events
 from causal.unwind.modules import Memory
 from causal.unwind.rules import ROW_DTYPE
@@ -43,8 +42,6 @@ MAPPING = np.dtype(
      ("sampled", "<u4"), ("module", "<u4"), ("pc", "<u4"), ("guessed", "<u4"), ("pad", "<u4")]
 )  # fmt: skip
 SPACE = np.dtype([("first", "<u4"), ("count", "<u4")])
-# As in bpf/progress.h; `state` 2 is a counter that is ready, `kind` 1 a point of throughput, 2 a begin, 3 an end.
-MACRO = np.dtype([("count", "<u8"), ("backoff", "<u8"), ("state", "<u4"), ("kind", "<u4"), ("name", "S232")])
 UNWIND_PAGE = np.dtype("<u8")
 UNWIND_MODULE = np.dtype([("first_page", "<u4"), ("pages", "<u4"), ("page", "<u4"), ("pad", "<u4")])
 RANGE = np.dtype([("start", "<u8"), ("end", "<u8"), ("region", "<u4"), ("pad", "<u4")])
@@ -72,7 +69,7 @@ class _Loaded:
     spaces: npt.NDArray[Any]
     ranges: npt.NDArray[Any]
     region_states: npt.NDArray[Any]
-    macros: npt.NDArray[Any]
+    probes: PointProbes
     unwind: Memory
     waiting: npt.NDArray[np.uint64]
     maps: list[mmap.mmap] = field(default_factory=list)
@@ -81,17 +78,6 @@ class _Loaded:
 def _minimal_alternate_stack() -> int:
     """AT_MINSIGSTKSZ of this CPU plus what the stub needs, in bytes (getauxval(3))."""
     return int(ctypes.CDLL(None).getauxval(51) or 2048) + 4096
-
-
-@dataclass
-class CallCounter:
-    """Attached probes that count; `close` detaches them."""
-
-    _link: int
-    counts: Callable[[], list[int]]
-
-    def close(self) -> None:
-        os.close(self._link)
 
 
 class Engine:
@@ -107,7 +93,6 @@ class Engine:
         self._rng = rng or random.Random()
         self._counter_names = counter_names()
         self._clocks: list[CpuClock] = []
-        self._probes: list[int] = []  # closing one detaches it
         self._sources: list[Source] = [Counted(number) for number in range(options.max_points)]
         self._plan: WindowPlan | None = None
         self._generation = 0
@@ -147,7 +132,7 @@ class Engine:
             spaces=map_array(bpf, "spaces", SPACE, self.options.max_spaces, maps),
             ranges=map_array(bpf, "ranges", RANGE, self.options.max_ranges, maps),
             region_states=map_array(bpf, "region_states", REGION_STATE, self.options.max_regions, maps),
-            macros=map_array(bpf, "macros", MACRO, self.options.max_macros, maps),
+            probes=PointProbes(bpf, map_array(bpf, "macros", MACRO, self.options.max_macros, maps), self.options),
             unwind=Memory(
                 rows=map_array(bpf, "unwind_rows", ROW_DTYPE, self.options.max_unwind_rows, maps),
                 pages=map_array(bpf, "unwind_pages", UNWIND_PAGE, self.options.max_unwind_pages, maps),
@@ -240,6 +225,11 @@ class Engine:
         return self._loaded
 
     @property
+    def probes(self) -> PointProbes:
+        """What counts the visits of progress points."""
+        return self._kernel.probes
+
+    @property
     def answers_fd(self) -> int:
         """Descriptor of the table the stub maps."""
         return int(self._kernel.bpf["answers"].map_fd)
@@ -316,113 +306,9 @@ class Engine:
     def set_thread_region(self, tid: int, region: int) -> None:
         self._kernel.bpf["thread_regions"][ctypes.c_uint32(tid)] = ctypes.c_uint32(region)
 
-    def attach_point(self, point: int, path: str, file_offset: int) -> None:
-        """Count visits of one instruction; see `attach_points`."""
-        self.attach_points(point, path, [file_offset])
-
-    def attach_points(
-        self, point: int, path: str, file_offsets: Sequence[int], semaphores: Sequence[int] | None = None
-    ) -> None:
-        """Count visits of these instructions by uprobes, in all processes of the target that have the file mapped, now
-        or later. `semaphores`: file offsets of the counters that switch USDT points on, 0 where there is none."""
-        from bcc import BPF
-
-        with captured_output():
-            program = self._kernel.bpf.load_func("on_visit", BPF.KPROBE, attach_type=kernel_calls.TRACE_UPROBE_MULTI)
-        cookies = [point] * len(file_offsets)
-        try:
-            link = kernel_calls.link_uprobes(program.fd, path, file_offsets, cookies, semaphores=semaphores)
-        except OSError as error:
-            if error.errno in (errno.EPERM, errno.EACCES):
-                raise CausalError(f"cannot probe {path}: {error.strerror}", "run as root") from None
-            # Before Linux 6.6 (kernel commit 89ae89f53d20) there is no link that holds many uprobes.
-            for i, file_offset in enumerate(file_offsets):
-                self._attach_uprobe(point, path, file_offset, semaphores[i] if semaphores else 0)
-            return
-        self._probes.append(link)
-
-    def _attach_uprobe(self, point: int, path: str, file_offset: int, semaphore: int) -> None:
-        from bcc import BPF
-        from bcc.libbcc import lib
-
-        program = self._kernel.bpf.load_func(f"on_visit_{point}", BPF.KPROBE)
-        name = f"causal_{os.getpid()}_{point}_{len(self._probes)}"
-        with captured_output() as output:
-            fd = lib.bpf_attach_uprobe(
-                program.fd, 0, name.encode(), os.fsencode(path), file_offset, -1, semaphore
-            )  # fmt: skip
-        if fd < 0:
-            raise CausalError(
-                f"cannot attach a uprobe to {path}+{file_offset:#x}",
-                f"the instruction may not allow it; choose another point. {output().strip()[-200:]}",
-            )
-        self._probes.append(fd)
-
-    def attach_event(self, point: int, category: str, event: str) -> None:
-        """Count a kernel tracepoint, as often as it fires while a thread of the target is current."""
-        from bcc import BPF
-        from bcc.libbcc import lib
-
-        with captured_output() as output:
-            program = self._kernel.bpf.load_func(f"on_event_{point}", BPF.TRACEPOINT)
-            fd = lib.bpf_attach_tracepoint(program.fd, category.encode(), event.encode())
-        if fd < 0:
-            raise CausalError(
-                f"cannot attach to the tracepoint {category}:{event}", f"run as root. {output().strip()[-200:]}"
-            )
-        self._probes.append(fd)
-
-    def write_stretches(self, stretches: Sequence[tuple[int, int, int]], first: int = 0) -> None:
-        """Sampled lines from index `first` on: (start, end, point) with file offsets, sorted within each file."""
-        table = self._kernel.bpf["stretches"]
-        if first + len(stretches) > self.options.max_stretches:
-            raise CausalError(
-                f"the sampled lines have more than {self.options.max_stretches} pieces of code",
-                "choose lines with less code",
-            )
-        for i, (start, end, point) in enumerate(stretches, first):
-            table[ctypes.c_int(i)] = table.Leaf(start, end, point, 0)
-
-    def macros(self) -> npt.NDArray[Any]:
-        """The counters that programs of the target have claimed so far (a copy, dtype MACRO, in the order claimed)."""
-        macros = self._kernel.macros
-        return macros[: np.count_nonzero(macros["state"])].copy()
-
-    def macros_ready(self) -> npt.NDArray[np.bool_]:
-        """Which lines of `macros` can be read."""
-        ready: npt.NDArray[np.bool_] = self._kernel.macros["state"] == 2
-        return ready
-
-    @property
-    def macros_fd(self) -> int:
-        """Descriptor of the table of counters that programs add to themselves."""
-        return int(self._kernel.bpf["macros"].map_fd)
-
-    def pair(self, latency: int, begin: int, end: int, macros: bool) -> None:
-        """Follow the requests between two points, or two lines of `macros`. Pairs are numbered from 0 without gaps."""
-        table = self._kernel.bpf["latencies"]
-        if latency >= self.options.max_latencies:
-            raise CausalError(f"more than {self.options.max_latencies} latencies", "name the ones that matter most")
-        table[ctypes.c_int(latency)] = table.Leaf(begin, end, 2 if macros else 1)
-
     def show(self, sources: Sequence[Source]) -> None:
         """Which points readings have, in which order (at first: all that there is room for)."""
         self._sources = list(sources)
-
-    def start_counting_calls(self, path: str, file_offsets: Sequence[int]) -> CallCounter:
-        """Count how often the target executes the instructions at these offsets of one file, until closed.
-
-        Raises OSError where the kernel has no uprobe_multi links (they came with 6.6, kernel commit 89ae89f53d20).
-        """
-        from bcc import BPF
-
-        bpf = self._kernel.bpf
-        with captured_output():
-            program = bpf.load_func("on_call", BPF.KPROBE, attach_type=kernel_calls.TRACE_UPROBE_MULTI)
-        counts = bpf["calls"]
-        counts.clear()
-        link = kernel_calls.link_uprobes(program.fd, path, file_offsets)
-        return CallCounter(link, lambda: [int(counts[i].value) for i in range(len(file_offsets))])
 
     def wander(self) -> None:
         """Draw the sampling periods anew around the one asked for. To be called often; does so every 30 ms at most."""
@@ -568,11 +454,6 @@ class Engine:
         table = self._kernel.bpf["counters"]
         return {name: int(table[i].value) for i, name in enumerate(self._counter_names)}
 
-    def visits(self, points: int) -> list[int]:
-        """Visits of the first `points` progress points since loading."""
-        table = self._kernel.bpf["points"]
-        return [int(table[i].visits) for i in range(points)]
-
     def region_samples(self) -> npt.NDArray[np.uint64]:
         """Samples by region id since loading (a copy)."""
         return np.array(self._kernel.region_states["samples"])
@@ -623,9 +504,7 @@ class Engine:
             clock.stop()
             clock.close()
         self._clocks.clear()
-        for fd in self._probes:
-            os.close(fd)
-        self._probes.clear()
+        self.probes.close()
         loaded, self._loaded = self._kernel, None
         with captured_output():
             loaded.bpf.cleanup()

@@ -1,6 +1,6 @@
 """Our BPF programs on their way into the kernel: their sources as one text, and what bcc needs and does not do.
 
-bcc is imported here and where its programs are attached (causal/engine.py, causal/tracing), nowhere else.
+bcc is imported here and where its programs are attached (causal/point_probes.py, causal/tracing), nowhere else.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class Points:
             if place.awaited:
                 self._awaited[number] = place.spec
             elif place.spec.kind == "tracepoint":
-                self.engine.attach_event(number, *place.spec.what.split(":"))
+                self.engine.probes.attach_event(number, *place.spec.what.split(":"))
             else:
                 self._attach_probes(number, place.probes)
         self._write_stretches()
@@ -157,7 +157,7 @@ class Points:
             self._show(place.spec.name, Counted(number))
         first = len(self.found.points)
         for latency in self.found.latencies:
-            self.engine.pair(self._pairs, first, first + 1, macros=False)
+            self.engine.probes.pair(self._pairs, first, first + 1, macros=False)
             self._show(latency.name, InFlight(self._pairs, first, first + 1))
             self._pairs, first = self._pairs + 1, first + 2
         self.engine.show(self._sources)
@@ -179,13 +179,13 @@ class Points:
             if loaded:
                 del self._awaited[number]
                 self._attach_late(number, spec, loaded)
-        if np.count_nonzero(self.engine.macros_ready()) != self._seen:
+        if np.count_nonzero(self.engine.probes.macros_ready()) != self._seen:
             self._take_macros()
 
     def totals(self) -> dict[str, int]:
         """Visits of each point since the recording began, exactly; of latencies, requests that ended."""
-        visits = self.engine.visits(len(self.found.places))
-        counts = self.engine.macros()["count"]
+        visits = self.engine.probes.visits(len(self.found.places))
+        counts = self.engine.probes.macros()["count"]
         totals = {}
         for name, source in zip(self.names, self._sources, strict=True):
             if isinstance(source, Counted):
@@ -216,7 +216,7 @@ class Points:
         for path in dict.fromkeys(probe.path for probe in probes):
             own = [probe for probe in probes if probe.path == path]
             semaphores = [probe.semaphore for probe in own]
-            self.engine.attach_points(
+            self.engine.probes.attach_points(
                 number, path, [probe.file_offset for probe in own], semaphores if any(semaphores) else None
             )
 
@@ -227,7 +227,7 @@ class Points:
                 rows.setdefault(stretch.path, []).append((stretch.start, stretch.end, number))
         first = 0
         for path, its in rows.items():
-            self.engine.write_stretches(sorted(its), first)
+            self.engine.probes.write_stretches(sorted(its), first)
             self._slices[path] = first << 16 | len(its)
             first += len(its)
 
@@ -241,7 +241,7 @@ class Points:
             self._troubles[error.message] = None
 
     def _take_macros(self) -> None:
-        macros = self.engine.macros()
+        macros = self.engine.probes.macros()
         known = dict(self._macros)
         self._seen = int(np.count_nonzero(macros["state"] == _READY))
         self._macros = {}
@@ -254,7 +254,7 @@ class Points:
             ends = self._macros.get((_END, name))
             fresh = (_BEGIN, name) not in known or (_END, name) not in known
             if kind == _BEGIN and ends and fresh and self._pairs < self.engine.options.max_latencies:
-                self.engine.pair(self._pairs, lines[0], ends[0], macros=True)
+                self.engine.probes.pair(self._pairs, lines[0], ends[0], macros=True)
                 self._show(self._free_name(name, "latency"), InFlight(self._pairs, lines[0], ends[0], macros=True))
                 self._pairs += 1
         if len(macros) == self.engine.options.max_macros:

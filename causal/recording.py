@@ -464,7 +464,7 @@ class _Run:
         if (pauses or subject.has_macros) and can_preload(subject.main):
             lines = engine.options.max_answers if pauses else 0
             preload = Preload(
-                engine.answers_fd, lines, int(PAUSE_SIGNAL), engine.macros_fd, engine.options.max_macros
+                engine.answers_fd, lines, int(PAUSE_SIGNAL), engine.probes.macros_fd, engine.options.max_macros
             )  # fmt: skip
         if self.base.handlers and preload:
             self.base.handlers.preloaded = True

@@ -60,7 +60,7 @@ def _rates(engine: Engine, main: Binary, alive: Callable[[], bool], interruption
         if not alive() or interruption():
             break
         try:
-            counter = engine.start_counting_calls(main.path, [int(functions.start[row]) for row in part])
+            counter = engine.probes.start_counting_calls(main.path, [int(functions.start[row]) for row in part])
         except OSError as error:
             raise CausalError(
                 f"cannot count the calls of {main.name}: {error.strerror}",

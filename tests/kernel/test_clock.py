@@ -91,7 +91,7 @@ def test_what_is_given_is_in_the_baseline_too(engine, launch, regions_of, worklo
     program = workloads / "barrier"
     main = Binary.load(program)
     for probe in resolve(parse_spec("progress"), main, libraries_of(main)):
-        engine.attach_point(0, probe.path, probe.file_offset)
+        engine.probes.attach_points(0, probe.path, [probe.file_offset])
     child = launch(program, 4000, 3000)
     described, regions = regions_of(program)
     wait_until(lambda: described.refresh() or engine.registered(child.pid), "the stub to register")

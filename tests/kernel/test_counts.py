@@ -28,11 +28,11 @@ def count(engine, launch, attached):
             attached[program, spec] = number
             main = Binary.load(program)
             for probe in resolve(parse_spec(spec), main, libraries_of(main)):
-                engine.attach_point(number, probe.path, probe.file_offset)
+                engine.probes.attach_points(number, probe.path, [probe.file_offset])
         number = attached[program, spec]
-        before = engine.visits(number + 1)[number]
+        before = engine.probes.visits(number + 1)[number]
         assert launch(program, *arguments).wait() == 0
-        return engine.visits(number + 1)[number] - before
+        return engine.probes.visits(number + 1)[number] - before
 
     return run
 
@@ -61,6 +61,6 @@ def test_other_processes_do_not_count(count, engine, workloads, workload):
     stranger = workload("barrier", 50, 40, "--rounds", 307)
     assert count("progress", workloads / "barrier", 50, 40, "--rounds", 211) == 211
     stranger.wait(PATIENT_S)
-    before = engine.visits(1)
+    before = engine.probes.visits(1)
     assert workload("barrier", 50, 40, "--rounds", 53).wait(PATIENT_S) == 0
-    assert engine.visits(1) == before
+    assert engine.probes.visits(1) == before
