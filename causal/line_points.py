@@ -121,21 +121,3 @@ def _no_code(
     near = near_names(file.rpartition("/")[2], sorted(names))
     hint = f"did you mean {', '.join(near)}?" if near else "is it part of a library? -p FILE:LINE@LIBRARY"
     return CausalError(f"progress point {text}: no source file {file} in {known[0][0].name}", hint)
-
-
-def lines_matching(binary: Binary, pattern: str) -> list[tuple[str, int, str]]:
-    """(file, line, function) of lines with code whose `file:line` contains or matches the pattern, in order."""
-    from fnmatch import fnmatchcase
-
-    lines = SourceLines.load(binary)
-    if lines is None or not len(lines.rows):
-        return []
-    pairs = np.unique(lines.rows[lines.rows["line"] > 0][["file", "line"]])
-    found = []
-    for number, line in pairs.tolist():
-        if 0 < number <= len(lines.files):
-            path = lines.files[number - 1]
-            name = f"{path.rpartition('/')[2]}:{line}"
-            if fnmatchcase(name, pattern) or fnmatchcase(f"{path}:{line}", pattern):
-                found.append((path, line, ""))
-    return found

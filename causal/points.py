@@ -6,6 +6,7 @@ loaded.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -23,7 +24,8 @@ from causal.symbols.libraries import library_matches
 MANY = 16
 _READY, _THROUGHPUT, _BEGIN, _END = 2, 1, 2, 3
 # What programs with counters of their own look up by name (coz.h, causal.h, the coz crate).
-_MACRO_MARK = b"_coz_get_counter"
+MACRO_MARK = b"_coz_get_counter"
+LOADS_MARK = b"\0dlopen\0"  # of programs that may load libraries nobody knows of yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +116,14 @@ def locate(spec: PointSpec, main: Binary, libraries: Sequence[Binary | str], may
     return Place(spec, tuple(resolve(spec, main, libraries)))
 
 
-def contains(path: str, mark: bytes) -> bool:
-    """Whether a file has these bytes somewhere."""
-    try:
-        with open(path, "rb") as file:
-            return mark in file.read()
-    except OSError:
-        return False
-
-
-def has_macros(paths: Sequence[str]) -> bool:
-    """Whether one of these binaries has counters of its own."""
-    return any(contains(path, _MACRO_MARK) for path in paths)
+def marks_in(paths: Sequence[str]) -> frozenset[bytes]:
+    """Which of MACRO_MARK and LOADS_MARK these binaries have somewhere; each is read once."""
+    found: set[bytes] = set()
+    for path in paths:
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            content = file.read()
+            found.update(mark for mark in (MACRO_MARK, LOADS_MARK) if mark in content)
+    return frozenset(found)
 
 
 @dataclass
@@ -200,7 +198,10 @@ class Points:
         """What the user has to know about the points."""
         yield from self._troubles
         for spec in self._awaited.values():
-            yield f"{spec.name} was never attached: no process of the program loaded a library called {spec.library}"
+            yield (
+                f"{spec.name} was never attached: no process of the program loaded a library called {spec.library}; "
+                "check its name against /proc/PID/maps"
+            )
         began = {name for kind, name in self._macros if kind == _BEGIN}
         ended = {name for kind, name in self._macros if kind == _END}
         for name in sorted(began - ended):
@@ -232,9 +233,11 @@ class Points:
             first += len(its)
 
     def _attach_late(self, number: int, spec: PointSpec, paths: Sequence[str]) -> None:
+        if spec.kind not in PROBED:
+            trouble = f"{spec.text}: a sampled line cannot be in a library that is loaded later; name it by its path"
+            self._troubles[trouble] = None
+            return
         try:
-            if spec.kind not in PROBED:
-                raise CausalError(f"{spec.text}: a sampled line must be in a library that is known from the start", "")
             main, *others = (Binary.load(path) for path in paths)
             self._attach_probes(number, resolve(replace(spec, library=paths[0]), main, others))
         except CausalError as error:
@@ -258,7 +261,8 @@ class Points:
                 self._show(self._free_name(name, "latency"), InFlight(self._pairs, lines[0], ends[0], macros=True))
                 self._pairs += 1
         if len(macros) == self.engine.options.max_macros:
-            self._troubles[f"the program has more than {len(macros)} counters; the rest was not counted"] = None
+            trouble = f"the program has more than {len(macros)} counters; the rest was not counted: give fewer names"
+            self._troubles[trouble] = None
         self.engine.show(self._sources)
 
     def _free_name(self, name: str, kind: str) -> str:

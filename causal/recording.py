@@ -29,7 +29,7 @@ from causal.experiment import Experiments, Status, Surroundings
 from causal.injection import Handlers, Table
 from causal.interruption import Interruption
 from causal.planning import Planner, PlanOptions
-from causal.points import Found, Points, contains, find_points, has_macros, locate
+from causal.points import LOADS_MARK, MACRO_MARK, Found, Points, find_points, locate, marks_in
 from causal.processes import Claims, look_up
 from causal.profile import End, Header, ProfileWriter, ProgressPoint
 from causal.project import ProjectScope
@@ -148,12 +148,12 @@ def examine(options: RunOptions) -> Subject:
     libraries = libraries_of(main)
     # as the kernel names them in a process's mappings
     scope, table, only = find_regions(options, [main], map(os.path.realpath, libraries))
-    may_load = any(contains(path, b"\0dlopen\0") for path in (main.path, *_of_the_program(libraries)))
+    marks = marks_in((main.path, *_of_the_program(libraries)))
+    may_load = LOADS_MARK in marks
     points = find_points(
         options.points, options.latencies, options.accept_many, lambda spec: locate(spec, main, libraries, may_load)
     )
-    counts = has_macros([main.path, *_of_the_program(libraries)])
-    return Subject(program, main, owner, scope, table, only, points, counts)
+    return Subject(program, main, owner, scope, table, only, points, MACRO_MARK in marks)
 
 
 def _of_the_program(libraries: Sequence[str]) -> list[str]:

@@ -198,5 +198,7 @@ def test_threads_that_are_born_and_joined_within_a_window(engine, launch, region
     engine.begin(WindowPlan(Arm.PLACEBO, regions["work_b"], 0.5, 50 * MS, 400 * MS))
     reading = wait_until(engine.poll, "the end of a window")
     assert reading.counters["pauses"] > 10
-    assert reading.effective_ns < reading.wall_ns - reading.counters["placebo_ns"] // 4
+    # Much of it falls on threads that wait for others anyway, which is rightly none of the program's time. None at all
+    # was left where what a thread had cost was forgotten with it.
+    assert reading.effective_ns < reading.wall_ns - reading.counters["placebo_ns"] // 20
     assert len(engine.threads()) < 10
