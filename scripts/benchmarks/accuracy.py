@@ -16,6 +16,8 @@ from typing import Any
 
 from . import coz
 from .accuracy_tables import (
+    UNKNOWN,
+    Beside,
     Outcome,
     Row,
     case_line,
@@ -29,26 +31,47 @@ from .accuracy_tables import (
 )
 from .cases import ALL_CASES, ROOT, SETS, WORKLOADS, Case, select, surroundings
 from .machine import describe_machine
-from .prediction import Predicted, ProfilerFailed, predict
+from .prediction import Predicted, Prediction, ProfilerFailed, predict, predict_attached
 from .truth import combine, measure_repetition
 
 
 def measure_case(case: Case, options: argparse.Namespace, rng: random.Random, directory: Path) -> Outcome:
-    """Half of the truth, the prediction and COZ's, the other half of the truth."""
+    """Half of the truth, the prediction, that by attach and COZ's, the other half of the truth."""
     before = (options.repetitions + 1) // 2
     profile = directory / f"{case.name}.causal"
     outcome = Outcome(case)
     try:
         rates = [measure_repetition(case, options.truth_seconds, rng) for _ in range(before)]
-        prediction = predict(options.causal_bpf, case, options.duration, profile)
+        prediction, attached = _predict(outcome, options, rng, profile)
         theirs = _ask_coz(outcome, options, rng, directory) if options.coz else None
         rates += [measure_repetition(case, options.truth_seconds, rng) for _ in range(options.repetitions - before)]
     except (ProfilerFailed, ValueError, OSError, subprocess.TimeoutExpired) as error:
         outcome.failure = " ".join(str(error).split())
         return outcome
-    outcome.rows = make_rows(case, prediction, combine(rates), theirs)
+    outcome.rows = make_rows(case, prediction, combine(rates), theirs, attached)
     outcome.verdict, outcome.experiments = prediction.verdict, prediction.experiments
     return outcome
+
+
+def _predict(
+    outcome: Outcome, options: argparse.Namespace, rng: random.Random, profile: Path
+) -> tuple[Prediction, Mapping[float, Predicted] | None]:
+    """By `run`, and if wanted by `attach`, in random order, as the machine drifts."""
+    attach_first = options.attach and rng.random() < 0.5
+    attached = _ask_attached(outcome, options, profile) if attach_first else None
+    prediction = predict(options.causal_bpf, outcome.case, options.duration, profile)
+    if options.attach and not attach_first:
+        attached = _ask_attached(outcome, options, profile)
+    return prediction, attached
+
+
+def _ask_attached(outcome: Outcome, options: argparse.Namespace, profile: Path) -> Mapping[float, Predicted] | None:
+    beside = profile.with_stem(f"{profile.stem}-attached")
+    try:
+        return predict_attached(options.causal_bpf, outcome.case, options.duration, beside).levels
+    except ProfilerFailed as error:
+        outcome.attach_failure = " ".join(str(error).split())
+        return None
 
 
 def _ask_coz(
@@ -120,10 +143,16 @@ def read_outcomes(paths: Sequence[Path]) -> tuple[list[Outcome], dict[str, Any]]
 def _outcome(saved: Mapping[str, Any], case: Case) -> Outcome:
     known = {field.name for field in fields(Row)}
     rows = [
-        Row(**{key: value for key, value in row.items() if key in known and key != "coz"}, coz=_theirs(row["coz"]))
+        Row(
+            **{key: value for key, value in row.items() if key in known and key not in ("coz", "attached")},
+            coz=_theirs(row["coz"]), attached=Predicted(**row["attached"]) if "attached" in row else UNKNOWN,
+        )
         for row in saved["rows"]
-    ]
-    return Outcome(case, rows, saved["verdict"], saved["experiments"], saved["failure"], saved["coz_failure"])
+    ]  # fmt: skip
+    return Outcome(
+        case, rows, saved["verdict"], saved["experiments"], saved["failure"], saved["coz_failure"],
+        saved.get("attach_failure"),
+    )  # fmt: skip
 
 
 def _theirs(saved: Mapping[str, Any]) -> Predicted:
@@ -142,11 +171,13 @@ def _case_object(outcome: Outcome) -> dict[str, Any]:
         "function": case.function,
         "failure": outcome.failure,
         "coz_failure": outcome.coz_failure,
+        "attach_failure": outcome.attach_failure,
         "worse_than_coz_points": worse_than_coz(outcome),
         "verdict": outcome.verdict,
         "experiments": outcome.experiments,
         "rows": [
-            {**asdict(row), "error": row.error, "covered": row.covered, "coz_error": row.coz_error}
+            {**asdict(row), "error": row.error, "covered": row.covered, "coz_error": row.coz_error,
+             "attached_error": row.attached_error, "attached_covered": row.attached_covered}
             for row in outcome.rows
         ],
     }
@@ -173,6 +204,8 @@ def make_parser() -> argparse.ArgumentParser:
                         help="every program once, or also many granularities, thread counts, queues, phases, threads "
                         "as units, and the known answers of others (default: quick)")  # fmt: skip
     parser.add_argument("--coz", action="store_true", help=f"COZ's predictions too, if {coz.PACKAGE} is installed")
+    parser.add_argument("--attach", action="store_true",
+                        help="also by attach to the running program, beside it, with the same truth")  # fmt: skip
     parser.add_argument("--list", action="store_true", help="list the cases and stop")
     parser.add_argument("--repetitions", type=int, default=6, help="repetitions of the truth (default 6)")
     parser.add_argument("--truth-seconds", type=seconds, default=1.5,
@@ -211,8 +244,13 @@ def measure_all(cases: Sequence[Case], options: argparse.Namespace) -> list[Outc
 def write_markdown(outcomes: Sequence[Outcome], options: argparse.Namespace) -> None:
     """The report, below what was written by hand."""
     existing = options.markdown.read_text() if options.markdown.exists() else None
-    written = render_markdown(outcomes, machine_line(options), coz_notes() if options.coz else None)
+    written = render_markdown(outcomes, machine_line(options), coz_notes() if options.coz else None, options.attach)
     options.markdown.write_text(merge_markdown(existing, written, "Accuracy"))
+
+
+def beside(options: argparse.Namespace) -> Beside:
+    """Whose columns are shown beside those of `run`."""
+    return Beside(options.coz, options.attach)
 
 
 def _combine(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
@@ -222,10 +260,12 @@ def _combine(options: argparse.Namespace, parser: argparse.ArgumentParser) -> in
         parser.error(str(error))
     options.duration, options.repetitions = measured["duration_s"], measured["repetitions"]
     options.truth_seconds = measured["truth_seconds"]
-    options.coz = any(row.coz.gain is not None for outcome in outcomes for row in outcome.rows)
+    rows = [row for outcome in outcomes for row in outcome.rows]
+    options.coz = any(row.coz.gain is not None for row in rows)
+    options.attach = any(row.attached.gain is not None for row in rows)
     if options.markdown:
         write_markdown(outcomes, options)
-    print("\n".join([machine_line(options), "", render_text(outcomes, options.coz), "", summary_line(outcomes)]))
+    print("\n".join([machine_line(options), "", render_text(outcomes, beside(options)), "", summary_line(outcomes)]))
     return 0
 
 
@@ -257,5 +297,6 @@ def main(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps(as_object(outcomes, options), indent=2))
     else:
-        print("\n".join([machine_line(options), "", render_text(outcomes, options.coz), "", summary_line(outcomes)]))
-    return int(any(outcome.failure is not None for outcome in outcomes))
+        table = render_text(outcomes, beside(options))
+        print("\n".join([machine_line(options), "", table, "", summary_line(outcomes)]))
+    return int(any(outcome.failure is not None or outcome.attach_failure is not None for outcome in outcomes))

@@ -1,8 +1,12 @@
-"""What causal-bpf predicts for a case: one `run`, then `report --json`."""
+"""What causal-bpf predicts for a case: one `run`, or one `attach` to the running program, then `report --json`."""
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,7 @@ from .cases import Case
 
 PROGRESS_POINT = "progress"
 FINISH_S = 180
+WARM_UP_S = 0.5  # until the program has its threads and processes
 
 
 class ProfilerFailed(Exception):
@@ -37,10 +42,19 @@ class Prediction:
 
 def run_command(profiler: Sequence[str], case: Case, duration_s: float, profile: Path) -> list[str]:
     """The command line that profiles a case. With the unit `thread` all threads share the time."""
+    return [*profiler, "run", *_question(case, duration_s, profile), "--", *case.command()]
+
+
+def attach_command(profiler: Sequence[str], case: Case, duration_s: float, profile: Path, pid: int) -> list[str]:
+    """The same question about a case that runs already, with its children."""
+    return [*profiler, "attach", str(pid), *_question(case, duration_s, profile)]
+
+
+def _question(case: Case, duration_s: float, profile: Path) -> list[str]:
     levels = ",".join(str(round(100 * level)) for level in case.levels)
     return [
-        *profiler, "run", "--quiet", "--unit", case.unit, "--duration", f"{duration_s:g}s", "--only", case.function,
-        "--speedups", levels, "-p", PROGRESS_POINT, "-o", str(profile), "--", *case.command(),
+        "--quiet", "--unit", case.unit, "--duration", f"{duration_s:g}s", "--only", case.function,
+        "--speedups", levels, "-p", PROGRESS_POINT, "-o", str(profile),
     ]  # fmt: skip
 
 
@@ -49,6 +63,27 @@ def predict(profiler: Sequence[str], case: Case, duration_s: float, profile: Pat
     profile.unlink(missing_ok=True)
     _call(run_command(profiler, case, duration_s, profile), duration_s + FINISH_S)
     return parse_report(_call([*profiler, "report", str(profile), "--json"], FINISH_S), case)
+
+
+def predict_attached(profiler: Sequence[str], case: Case, duration_s: float, profile: Path) -> Prediction:
+    """The same for a program that was started without us; raises ProfilerFailed."""
+    profile.unlink(missing_ok=True)
+    with running(case) as pid:
+        _call(attach_command(profiler, case, duration_s, profile, pid), duration_s + FINISH_S)
+    return parse_report(_call([*profiler, "report", str(profile), "--json"], FINISH_S), case)
+
+
+@contextlib.contextmanager
+def running(case: Case) -> Iterator[int]:
+    """The case's program running unprofiled, for its pid; it and what it has started end with the block."""
+    program = subprocess.Popen(case.command(), stdout=subprocess.DEVNULL, process_group=0)
+    try:
+        time.sleep(WARM_UP_S)
+        yield program.pid
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+        program.wait()
 
 
 def _call(command: list[str], timeout_s: float) -> str:

@@ -1,5 +1,6 @@
 """The accuracy benchmark: reading reports and rates, joining them, and a whole run with a made-up profiler."""
 
+import contextlib
 import json
 import random
 import re
@@ -158,7 +159,7 @@ def test_groups_are_summarised_one_by_one():
     true = (0.1, 0.2, 0.3, 0.4)
     near = make_outcome(true, true, (), 0.01, "near")
     far = make_outcome([gain + 0.10 for gain in true], true, [gain - 0.30 for gain in true], 0.01, "far")
-    table = accuracy_tables.group_table([near, far, near], coz=True)
+    table = accuracy_tables.group_table([near, far, near], accuracy_tables.Beside(coz=True))
     assert [line[0] for line in table] == ["group", "near", "far", "all"]
     assert table[1][1:4] == ("8", "0.0", "0.0") and table[1][-1] == "-"
     assert table[2][1:5] == ("4", "10.0", "10.0", "0") and table[2][-1] == "30.0"
@@ -225,6 +226,44 @@ def test_whole_benchmark_with_a_fake_profiler(tmp_path, monkeypatch, capsys):
     assert first_call[first_call.index("--duration") + 1] == "7s"
     assert first_call[first_call.index("--") + 2 :] == ["8000", "6000"]
     assert "| spin | work_a | 100 | 20.0 | 18.0 to 22.0 | 20.0 ±0.0 | +0.0 | yes |" in (tmp_path / "out.md").read_text()
+
+
+def test_attach_stands_beside_run_with_the_same_truth(tmp_path, monkeypatch, capsys):
+    fake_rates(monkeypatch)
+    monkeypatch.setattr(prediction, "running", lambda case: contextlib.nullcontext(4711))
+    profiler = make_fake_profiler(tmp_path, report_text())
+    words = ["--only-workload", "spin", "--attach", "--causal-bpf", str(profiler)]
+    assert accuracy.main([*words, "--json", "--markdown", str(tmp_path / "out.md")]) == 0
+    saved = capsys.readouterr().out
+    row = json.loads(saved)["cases"][0]["rows"][3]
+    assert row["attached"]["gain"] == row["predicted"] == 0.2 and row["attached_covered"] is True
+    calls = [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]
+    by_attach = next(call for call in calls if call[0] == "attach")
+    by_run = next(call for call in calls if call[0] == "run")
+    assert by_attach[1] == "4711"
+    # The same question, but for the file it goes to.
+    assert by_attach[2 : by_attach.index("-o")] == by_run[1 : by_run.index("-o")]
+    assert "| 20.0 ±0.0 | +0.0 | yes | 20.0 | 18.0 to 22.0 | +0.0 | yes |" in (tmp_path / "out.md").read_text()
+    (tmp_path / "saved.json").write_text(saved)
+    assert accuracy.main(["--combine", str(tmp_path / "saved.json")]) == 0
+    assert "attached 0.7 and 1.7 in 4 rows, coverage 100 %" in capsys.readouterr().out
+
+
+def test_attach_that_fails_loses_nothing_else(tmp_path, monkeypatch):
+    fake_rates(monkeypatch)
+
+    def fail(*arguments):
+        raise prediction.ProfilerFailed("error: it broke")
+
+    monkeypatch.setattr(accuracy, "predict_attached", fail)
+    outcome = measure_spin(make_fake_profiler(tmp_path, report_text()), tmp_path)
+    assert len(outcome.rows) == 4 and outcome.rows[3].attached_error is None
+    assert "attached: failed: error: it broke" in accuracy_tables.case_line(outcome)
+
+
+def measure_spin(profiler, directory):
+    options = accuracy.make_parser().parse_args(["--attach", "--causal-bpf", str(profiler)])
+    return accuracy.measure_case(SPIN, options, random.Random(1), directory)
 
 
 def test_a_failing_profiler_is_reported_not_raised(tmp_path, monkeypatch, capsys):
