@@ -15,19 +15,16 @@ from causal import capabilities
 from causal.errors import CausalError, UsageError
 from causal.experiment import Status
 from causal.interruption import Interruption
-from causal.kernel_calls import effective_capabilities
 from causal.mappings import read_maps
 from causal.points import Place, find_points, locate
 from causal.processes import (
-    NO_PAUSES,
     Process,
     descendants,
     in_cgroup,
     is_alive,
     look_up,
     named,
-    obstacle,
-    refuse_untraceable,
+    refuse_traced,
     root_of,
 )
 from causal.progress import PointSpec
@@ -142,18 +139,20 @@ def attach(
     interruption: Interruption,
     observe: Callable[[Status], None] = lambda status: None,
     report: Callable[[Path], None] = lambda path: None,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> Outcome:
-    """Experiment on running processes and write the profile. Raises CausalError; they go on whatever happens."""
+    """Experiment on running processes and write the profile. Raises CausalError; they go on whatever happens.
+
+    `warn` is told at the start when they, or some of them, cannot be paused.
+    """
     capabilities.require()
     capabilities.ensure_tracefs()
     members = find_members(options)
     if options.pauses:
-        may_trace_all = "CAP_SYS_PTRACE" in effective_capabilities()
         for process in (*members.roots, *map(look_up, options.companions)):
-            if obstacle(process.pid) is None:
-                refuse_untraceable(process, may_trace_all)
+            refuse_traced(process)
     subject = examine_members(options, members)
-    with prepared(options, subject, interruption, observe, report) as recorder:
+    with prepared(options, subject, interruption, observe, report, warn) as recorder:
         return _Attachment(recorder, options, members).record()
 
 
@@ -171,6 +170,7 @@ class _Attachment:
         self._take_on(Members((), late))
         base.add_companions()
         self._settle()
+        base.announce_missing()
         command = _command_line(roots[0]) if len(roots) == 1 else [process.name for process in roots]
         base.write_header(
             command, roots[0].pid, base.subject.progress_points(), attached=[process.pid for process in roots],
@@ -200,7 +200,7 @@ class _Attachment:
         base.target.refresh()
 
     def _settle(self) -> None:
-        """Wait for handlers that come a little later (Go), and complain where there should be one by now."""
+        """Wait for handlers that come a little later (Go). Raises CausalError where another attempt is worth while."""
         base = self.base
         handlers = base.handlers
         if handlers is None:
@@ -215,8 +215,8 @@ class _Attachment:
             time.sleep(0.02)
         if not base.target.alive():
             raise CausalError("the target ended while we attached", "attach to one that runs")
-        if all(pid in handlers.lacking for pid in roots) and not any(map(obstacle, roots)):
-            raise CausalError(handlers.lacking[roots[0]], NO_PAUSES)
+        if all(pid in handlers.passing for pid in roots):
+            raise handlers.passing[roots[0]]
 
 
 def _command_line(process: Process) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from causal.capabilities import INJECTOR_PATH
@@ -46,11 +46,15 @@ class Injected:
 
 
 class InjectionError(CausalError):
-    """No handler could be brought in; `reason` is a word of the injector's."""
+    """No handler could be brought in; `reason` is a word of the injector's.
+
+    `passing`: it is not because of the process, and another attempt may well succeed.
+    """
 
     def __init__(self, reason: str, message: str, hint: str) -> None:
         super().__init__(message, hint)
         self.reason = reason
+        self.passing = reason in ("gone", "stuck", "taken", "missing")
 
 
 def inject(process: Process, table: Table, chain: bool = False) -> Injected:
@@ -90,18 +94,20 @@ def parse_report(process: Process, line: str) -> Injected:
     who = f"process {process.pid} ({process.name})"
     known = {
         "gone": (f"{who} ended while we attached", "attach to one that runs"),
-        "denied": (f"{who} may not be traced: {detail}", f"run as root, end its debugger if it has one, {NO_PAUSES}"),
-        "stuck": (f"{who} sits in an uninterruptible system call", "try again when it runs"),
+        "denied": (f"{who} may not be traced: {detail}", "run as root, or end its debugger if it has one"),
+        "stuck": (f"{who} sits in an uninterruptible system call", f"try again when it runs, {NO_PAUSES}"),
         "taken": (f"{who} is being prepared by another causal-bpf, or one has just died in it", "try again in 3 s"),
-        "unfit": (f"{who}: {detail}", f"only 64-bit programs can be paused; {NO_PAUSES}"),
+        "unfit": (f"{who}: {detail}", "only 64-bit programs can be paused"),
         "busy": (
             f"{who} has handlers of its own for both SIGURG and SIGWINCH, so no signal is left to pause it with",
-            NO_PAUSES.removeprefix("or ").capitalize(),
+            "one of them must be free",
         ),
-        "refused": (f"{who} could not be prepared: {detail}", f"its limits may be too low; {NO_PAUSES}"),
+        "refused": (f"{who} could not be prepared: {detail}", "its limits may be too low"),
     }
     if reason not in known:
-        raise InjectionError("failed", f"{who} could not be prepared: {line.strip() or 'no answer'}", NO_PAUSES)
+        raise InjectionError(
+            "failed", f"{who} could not be prepared: {line.strip() or 'no answer'}", "please report it"
+        )
     raise InjectionError(reason, *known[reason])
 
 
@@ -126,6 +132,7 @@ class Handlers:
     now: Callable[[], float] = time.monotonic
     preloaded: bool = False  # programs bring the handler with them, when they are given a moment
     lacking: dict[int, str] = field(default_factory=dict)  # pid -> why it has no handler
+    passing: dict[int, CausalError] = field(default_factory=dict)  # of those, what may be otherwise another time
     done: dict[int, Injected] = field(default_factory=dict)
     _seen: dict[tuple[int, int], float] = field(default_factory=dict)
     _tried: set[tuple[int, int]] = field(default_factory=set)
@@ -144,6 +151,7 @@ class Handlers:
         except CausalError as error:
             self._tried.add(key)
             self.lacking[pid] = error.message
+            self.passing[pid] = error
             return
         go = self.is_go(process.executable)
         if go and not handles_signal(pid) and self.now() - first < _GO_PATIENCE_S:
@@ -153,20 +161,39 @@ class Handlers:
 
     def bring(self, process: Process, chain: bool) -> None:
         """Bring the handler into a process now, or note why not."""
-        why = obstacle(process.pid)
+        self.passing.pop(process.pid, None)
+        why = obstacle(process)
         if why is None:
             try:
                 self.done[process.pid] = self.inject(process, self.table, chain)
                 self.lacking.pop(process.pid, None)
                 return
-            except CausalError as error:
-                why = error.message
+            except InjectionError as error:
+                why = f"{error.message}; {error.hint}"
+                if error.passing:
+                    self.passing[process.pid] = error
         self.lacking[process.pid] = why
+
+    def are_impossible(self) -> bool:
+        """Whether nothing can be paused, now or another time."""
+        return bool(self.lacking) and not self.done and not self.passing
 
     def is_go(self, executable: str) -> bool:
         if executable not in self._go:
             self._go[executable] = is_go(executable)
         return self._go[executable]
+
+
+def missing(handlers: Handlers | None) -> Iterator[str]:
+    """What cannot be had, and why, in sentences for the user; None for handlers that nobody wanted."""
+    if handlers is None:
+        yield "without pauses, as asked for: shares and rates, but no experiments"
+        return
+    if handlers.lacking and not handlers.done:
+        yield "nothing could be paused, so there are shares and rates, but no experiments"
+    for why in dict.fromkeys(handlers.lacking.values()):
+        pids = [str(pid) for pid, its in handlers.lacking.items() if its == why]
+        yield f"not paused: {', '.join(pids[:5])}{' ...' if len(pids) > 5 else ''}: {why}"
 
 
 def handles_signal(pid: int, bit: int = _GO_SIGNAL_BIT) -> bool:

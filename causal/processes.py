@@ -6,6 +6,7 @@ pids are used again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterable, Iterator
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from causal.errors import CausalError, UsageError
+from causal.kernel_calls import effective_capabilities
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -92,15 +94,21 @@ def executable_of(pid: int, proc: Path = PROC) -> str:
     try:
         path = os.readlink(proc / str(pid) / "exe")
     except PermissionError:
-        raise CausalError(
-            f"process {pid} belongs to another user: its program may not be read",
-            "run as root, or with CAP_SYS_PTRACE",
-        ) from None
+        raise _unreadable(pid, proc) from None
     except OSError:
         raise CausalError(f"process {pid} has just ended", "attach to one that runs") from None
     if path.endswith(" (deleted)"):
         return str(proc / str(pid) / "exe")  # replaced by an update: the running file is still there
     return root_of(pid, proc) + path
+
+
+def _unreadable(pid: int, proc: Path) -> CausalError:
+    name, owner = (_stat(pid, proc) or ("?",))[0], _status(pid, proc).get("Uid", "").split()[:1]
+    if owner == [str(os.getuid())]:
+        why = "hides what it executes, also from its own user (it is not dumpable, or in a sandbox)"
+    else:
+        why = "belongs to another user: its program may not be read"
+    return CausalError(f"process {pid} ({name}) {why}", "run as root, or with CAP_SYS_PTRACE")
 
 
 _roots: dict[str, str] = {}
@@ -188,22 +196,46 @@ def _pids(proc: Path) -> Iterator[int]:
 # --- why its threads cannot be paused ------------------------------------------------------------------------------
 
 
-def obstacle(pid: int, proc: Path = PROC) -> str | None:
-    """Why no handler can be brought into a process, whoever asks; None when there is no reason. Nothing to be done."""
-    for tid in _tasks(pid, proc):
-        if _status_of_thread(pid, tid, proc).get("Seccomp", "0") != "0":
+def obstacle(process: Process, may_trace_all: bool | None = None, proc: Path = PROC, yama: Path = YAMA) -> str | None:
+    """Why no handler can be brought into a process, with the remedy if there is one; None when there is no reason.
+
+    `may_trace_all`: whether we have CAP_SYS_PTRACE (None: look).
+    """
+    for tid in _tasks(process.pid, proc):
+        if _status_of_thread(process.pid, tid, proc).get("Seccomp", "0") != "0":
             return "it has a seccomp filter, which might kill it for our system calls"
+    with contextlib.suppress(OSError), open(proc / str(process.pid) / "exe", "rb") as file:
+        if file.read(5)[4:] == b"\x01":
+            return "it is a 32-bit program"
+    if may_trace_all is None:
+        may_trace_all = "CAP_SYS_PTRACE" in effective_capabilities()
+    return _forbidden(may_trace_all, yama)
+
+
+def _forbidden(may_trace_all: bool, yama: Path) -> str | None:
+    """What the Yama security module has against tracing (Documentation/admin-guide/LSM/Yama.rst of the kernel)."""
     try:
-        with open(proc / str(pid) / "exe", "rb") as file:
-            if file.read(5)[4:] == b"\x01":
-                return "it is a 32-bit program"
-    except OSError:
+        level = int(yama.read_text())
+    except (OSError, ValueError):
         return None
-    return None
+    setting = f"kernel.yama.ptrace_scope = {level}"
+    if level >= 3:
+        return (
+            f"tracing is switched off on this machine ({setting}); only a boot with a lower level in /etc/sysctl.d "
+            "brings it back"
+        )
+    if may_trace_all or level <= 0:
+        return None
+    if level == 1:
+        return (
+            f"without CAP_SYS_PTRACE only a debugger's own children may be traced here ({setting}); run as root, or "
+            "with CAP_SYS_PTRACE, or sysctl kernel.yama.ptrace_scope=0"
+        )
+    return f"tracing needs CAP_SYS_PTRACE on this machine ({setting}); run as root, or with CAP_SYS_PTRACE"
 
 
-def refuse_untraceable(process: Process, may_trace_all: bool, proc: Path = PROC, yama: Path = YAMA) -> None:
-    """Raise CausalError when the kernel will not let us trace the process although another time it would."""
+def refuse_traced(process: Process, proc: Path = PROC) -> None:
+    """Raise CausalError when a process has a tracer, of which there can be but one."""
     tracer = int(_status(process.pid, proc).get("TracerPid", "0"))
     if tracer:
         stat = _stat(tracer, proc)
@@ -211,25 +243,6 @@ def refuse_untraceable(process: Process, may_trace_all: bool, proc: Path = PROC,
         raise CausalError(
             f"process {process.pid} ({process.name}) is being traced already by process {tracer}{name}",
             f"end that one first, {NO_PAUSES}",
-        )
-    try:
-        level = int(yama.read_text())
-    except (OSError, ValueError):
-        level = 0
-    if level >= 3:
-        raise CausalError(
-            "tracing is switched off on this machine until it boots again (kernel.yama.ptrace_scope = 3)",
-            f"boot with a lower level, {NO_PAUSES}",
-        )
-    if may_trace_all:
-        return
-    if level:
-        raise CausalError(
-            f"tracing needs CAP_SYS_PTRACE on this machine (kernel.yama.ptrace_scope = {level})", "run as root"
-        )
-    if _status(process.pid, proc).get("Uid", "").split()[:1] != [str(os.getuid())]:
-        raise CausalError(
-            f"process {process.pid} ({process.name}) belongs to another user", "run as root, or with CAP_SYS_PTRACE"
         )
 
 

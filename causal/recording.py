@@ -26,7 +26,7 @@ from causal.child import Child, Owner, Preload, invoking_user
 from causal.engine import PAUSE_SIGNAL, Engine
 from causal.errors import CausalError
 from causal.experiment import Experiments, Status, Surroundings
-from causal.injection import Handlers, Table
+from causal.injection import Handlers, Table, missing
 from causal.interruption import Interruption
 from causal.planning import Planner, PlanOptions
 from causal.points import LOADS_MARK, MACRO_MARK, Found, Points, find_points, locate, marks_in
@@ -179,16 +179,17 @@ def record(
     interruption: Interruption,
     observe: Callable[[Status], None] = lambda status: None,
     report: Callable[[Path], None] = lambda path: None,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> Outcome:
     """Run the command under experiments and write its profile. Raises CausalError; the target is never left paused.
 
     `observe` is told how it goes; `report` is called with the finished profile, before a command that still runs is
-    asked to end.
+    asked to end; `warn` is told at the start when it cannot be paused.
     """
     capabilities.require()
     capabilities.ensure_tracefs()
     subject = examine(options)
-    with prepared(options, subject, interruption, observe, report) as recorder:
+    with prepared(options, subject, interruption, observe, report, warn) as recorder:
         run = _Run(recorder, options)
         return run.repeat() if options.repeat else run.experiment()
 
@@ -200,6 +201,7 @@ def prepared(
     interruption: Interruption,
     observe: Callable[[Status], None],
     report: Callable[[Path], None],
+    warn: Callable[[str], None],
 ) -> Iterator[Recorder]:
     """The engine loaded and the profile opened, with nothing on the clock yet; both are closed at the end."""
     rng = random.Random(options.seed)
@@ -221,8 +223,8 @@ def prepared(
         handlers = Handlers(Table(engine.answers_fd, engine.options.max_answers)) if options.pauses else None
         target = Target(engine, subject.table, subject.scope, handlers, claims, points.sampled_slice)
         yield Recorder(
-            options, subject, engine, writer, rng, interruption, observe, report, began_ns, handlers, claims, target,
-            points, given,
+            options, subject, engine, writer, rng, interruption, observe, report, warn, began_ns, handlers, claims,
+            target, points, given,
         )  # fmt: skip
 
 
@@ -238,6 +240,7 @@ class Recorder:
     interruption: Interruption
     observe: Callable[[Status], None]
     report: Callable[[Path], None]
+    warn: Callable[[str], None]
     began_ns: int
     handlers: Handlers | None
     claims: Claims
@@ -258,6 +261,12 @@ class Recorder:
     def can_pause(self) -> bool:
         """Whether experiments are possible at all: something of the target can be paused."""
         return self.handlers is not None and self.target.registered()
+
+    def announce_missing(self) -> None:
+        """Say before a long recording what it will lack, unless that was asked for."""
+        if self.handlers is not None:
+            for line in missing(self.handlers):
+                self.warn(line)
 
     def planner(self, observe_only: bool = False) -> Planner:
         return Planner(self.rng, self.options.speedups, self.subject.only, PlanOptions(), observe_only, self.given)
@@ -379,7 +388,7 @@ class Recorder:
         return {"modules": modules.used[0], "rows": modules.used[1], "without": without}
 
     def _messages(self, counters: dict[str, int]) -> tuple[str, ...]:
-        messages = [*self._what_is_missing(), *self.points.messages()]
+        messages = [*missing(self.handlers), *self.points.messages()]
         messages += [*(f"{path}: {why}" for path, why in self.target.unreadable.items())]
         if isinstance(self.subject.scope, ProjectScope):
             messages += [f"{path}: {why}" for path, why in self.subject.scope.notes.items()]
@@ -410,17 +419,6 @@ class Recorder:
             messages.append(f"{counters['threads_lost']} threads did not fit the table; raise --max-threads")
         return tuple(messages)
 
-    def _what_is_missing(self) -> Iterator[str]:
-        if self.handlers is None:
-            yield "without pauses, as asked for: shares and rates, but no experiments"
-            return
-        lacking = self.handlers.lacking
-        if lacking and not self.handlers.done:
-            yield "nothing could be paused, so there are shares and rates, but no experiments"
-        for why in dict.fromkeys(lacking.values()):
-            pids = [str(pid) for pid, its in lacking.items() if its == why]
-            yield f"not paused: {', '.join(pids[:5])}{' ...' if len(pids) > 5 else ''}: {why}"
-
 
 @dataclass
 class _Run:
@@ -437,6 +435,7 @@ class _Run:
             base.write_header(self.options.command, child.pid, base.subject.progress_points(), repeat=None)
             # The loader must have run, else the first look finds nothing to look at.
             self._wait_for_registration(child)
+            base.announce_missing()
             run = base.experiments(lambda: child.poll() is None, lambda: throttled_periods(child.pid))
             duration_s = self.options.duration_s
             reason = run.run(None if duration_s is None else round(duration_s * 1e9))
@@ -450,12 +449,20 @@ class _Run:
         base.write_header(self.options.command, 0, whole, repeat=self.options.repeat)
         base.add_companions()
         runs = Repetitions(
-            base.engine, base.subject.table, base.writer, base.planner(base.handlers is None), self._start_child,
-            base.refresh, base.interruption, base.observe,
+            base.engine, base.subject.table, base.writer, base.planner(), self._start_child, base.refresh,
+            base.interruption, base.observe, self._can_pause,
         )  # fmt: skip
         reason, child = runs.run(self.options.repeat or 1)
         base.finish(reason, child.status if child else None, runs.pairs)
         return self._leave(child, reason)
+
+    def _can_pause(self) -> bool:
+        """To be asked after a first execution."""
+        handlers = self.base.handlers
+        if handlers is None or handlers.are_impossible():
+            self.base.announce_missing()
+            return False
+        return True
 
     def _start_child(self) -> Child:
         engine, subject = self.base.engine, self.base.subject

@@ -37,6 +37,7 @@ class Repetitions:
     refresh: Callable[[], None]
     interrupted: Callable[[], bool]
     observe: Callable[[Status], None]
+    can_pause: Callable[[], bool]  # asked after the first execution
     pairs: int = 0
     _done: int = 0
     _asked: int = 0
@@ -56,6 +57,8 @@ class Repetitions:
         child, reading = self._execute(Arm.PLAIN, 0, 0.0)
         if reading:
             self._record(Arm.PLAIN, Pair(0, 0, 0.0, ()), reading)
+        if not self.can_pause():
+            return self._look(child)
         self.planner.fit_budget(executions / 2, len(self.planner.candidates(self._shares())))
         while not self.interrupted() and self._done + 2 <= executions and child.status == 0:
             pair = self.planner.next_pair(self._shares())
@@ -69,6 +72,14 @@ class Repetitions:
                 self._record(arm, pair, reading)
             else:
                 self.pairs += 1
+        return ("interrupt" if self.interrupted() else "exit"), child
+
+    def _look(self, child: Child) -> tuple[str, Child]:
+        """The executions that are left, as they are."""
+        while not self.interrupted() and self._done < self._asked and child.status == 0:
+            child, reading = self._execute(Arm.PLAIN, 0, 0.0)
+            if reading and child.status == 0:
+                self._record(Arm.PLAIN, Pair(0, 0, 0.0, ()), reading)
         return ("interrupt" if self.interrupted() else "exit"), child
 
     def _execute(self, arm: Arm, region: int, level: float) -> tuple[Child, WindowReading | None]:

@@ -83,7 +83,7 @@ class AttachCommand:
                 whom += [f"--cgroup={group}" for group in options.cgroups]
                 return refuse_without_point(found, "causal-bpf attach", whom, "attach to one that goes on for longer")
             outcome = record_and_print(
-                args.quiet, lambda observe, report: attach(options, interruption, observe, report)
+                args.quiet, lambda *callbacks: attach(options, interruption, *callbacks)
             )
         return 0 if outcome.reason in ("duration", "exit", "interrupt") else 128 + signal.SIGINT
 

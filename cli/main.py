@@ -21,6 +21,7 @@ from typing import NoReturn, cast
 import causal
 from causal.errors import CausalError, UsageError
 from cli.command import Command, examples
+from cli.complaint import print_labelled
 
 EXIT_INTERRUPTED = 128 + 2
 EXIT_BROKEN_PIPE = 128 + 13
@@ -161,21 +162,9 @@ def _describe(error: Exception) -> tuple[str, str]:
 def _print_failure(error: Exception, message: str, hint: str) -> None:
     if os.environ.get(_DEBUG_VARIABLE) == "1":
         traceback.print_exception(error)
-    colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    lines = [_line("error:", "31", message, colour)]
+    print_labelled("error:", message)
     if hint:
-        lines.append(_line("hint:", "36", hint, colour))
-    try:
-        sys.stderr.write("".join(lines))
-        sys.stderr.flush()
-    except OSError:
-        pass  # nobody is listening any more; the exit code still tells
-
-
-def _line(label: str, colour_code: str, text: str, colour: bool) -> str:
-    # One line each, whatever is in the text: names come from files and may hold line ends or terminal commands.
-    shown = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    return f"\x1b[1;{colour_code}m{label}\x1b[0m {shown}\n" if colour else f"{label} {shown}\n"
+        print_labelled("hint:", hint)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from causal.errors import UsageError
 from cli.arguments import duration, given, percents, positive, share
+from cli.complaint import print_labelled
 
 if TYPE_CHECKING:
     from causal.experiment import Status
@@ -158,9 +159,10 @@ def _default_output(name: str) -> Path:
 
 
 def record_and_print(
-    quiet: bool, record: Callable[[Callable[[Status], None], Callable[[Path], None]], Outcome]
+    quiet: bool,
+    record: Callable[[Callable[[Status], None], Callable[[Path], None], Callable[[str], None]], Outcome],
 ) -> Outcome:
-    """Record with live progress, then print the table."""
+    """Record with live progress, then print the table. `record` is told how to show progress, result and warnings."""
     from cli.live import LiveProgress
 
     with LiveProgress(quiet) as progress:
@@ -170,7 +172,11 @@ def record_and_print(
             if not quiet:
                 _print_result(path)
 
-        return record(progress.show, report)
+        def warn(text: str) -> None:
+            if not quiet:
+                print_labelled("warning:", text)
+
+        return record(progress.show, report, warn)
 
 
 def _print_result(path: Path) -> None:

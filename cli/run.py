@@ -68,7 +68,7 @@ class RunCommand:
             if not (options.points or options.latencies or options.repeat) and not _counts_itself(options):
                 return _suggest(options, interruption)
             outcome = record_and_print(
-                args.quiet, lambda observe, report: record(options, interruption, observe, report)
+                args.quiet, lambda *callbacks: record(options, interruption, *callbacks)
             )
         if outcome.keeps_running and not args.quiet:
             print(f"the program goes on as process {outcome.keeps_running}")

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from causal import injection
-from causal.injection import INJECTOR_PATH, Handlers, Injected, InjectionError, Table, is_go, parse_report
+from causal.injection import INJECTOR_PATH, Handlers, Injected, InjectionError, Table, is_go, missing, parse_report
 from causal.loading import BPF_DIRECTORY
 from causal.processes import Process
 
@@ -48,14 +48,14 @@ class Clock:
 def attended(monkeypatch):
     """Handlers with a clock that is set by hand, and the list of the pids that were injected into."""
     monkeypatch.setattr(injection, "look_up", lambda pid: Process(pid, 1, "p", "/bin/p"))
-    monkeypatch.setattr(injection, "obstacle", lambda pid: "it must not be" if pid == 99 else None)
+    monkeypatch.setattr(injection, "obstacle", lambda process: "it must not be" if process.pid == 99 else None)
     monkeypatch.setattr(injection, "is_go", lambda path: False)
     asked, clock = [], Clock()
 
     def bring(process, table, chain):
         asked.append(process.pid)
-        if process.pid == 66:
-            raise InjectionError("refused", "it would not", "try later")
+        if process.pid in (66, 77):
+            raise InjectionError("refused" if process.pid == 66 else "stuck", "it would not", "do this")
         return Injected(23, 1, False, 100, 0)
 
     return Handlers(Table(3, 8192), inject=bring, now=clock), asked, clock
@@ -83,7 +83,14 @@ def test_why_there_is_no_handler(attended):
     handlers, asked, _ = attended
     handlers.attend(99, 1)
     handlers.attend(66, 1)
-    assert handlers.lacking == {99: "it must not be", 66: "it would not"} and asked == [66]
+    assert handlers.lacking == {99: "it must not be", 66: "it would not; do this"} and asked == [66]
+    assert handlers.are_impossible()
+    assert list(missing(handlers)) == [
+        "nothing could be paused, so there are shares and rates, but no experiments",
+        "not paused: 99: it must not be", "not paused: 66: it would not; do this",
+    ]  # fmt: skip
+    handlers.attend(77, 1)
+    assert set(handlers.passing) == {77} and not handlers.are_impossible()
 
 
 def test_go_is_recognised(tmp_path):

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from causal.errors import CausalError
-from causal.processes import Claims, Process, descendants, in_cgroup, look_up, named, obstacle, refuse_untraceable
+from causal.processes import Claims, Process, descendants, in_cgroup, look_up, named, obstacle, refuse_traced
 
 KERNEL_THREAD = 0x00200040
 
@@ -90,27 +90,38 @@ def test_by_control_group(tmp_path):
     assert "has no processes" in refused(in_cgroup, "system.slice", root=tmp_path)
 
 
-@pytest.mark.parametrize(("level", "may_trace_all", "complaint"), [
-    (None, True, None), (0, True, None), (1, True, None), (2, True, None), (3, True, "switched off"),
-    (1, False, "CAP_SYS_PTRACE"), (2, False, "CAP_SYS_PTRACE"), (3, False, "switched off"),
-    (0, False, "belongs to another user"), (None, False, "belongs to another user"),
+@pytest.mark.parametrize(("level", "may_trace_all", "why", "remedy"), [
+    (None, False, None, None), (0, False, None, None), (1, True, None, None), (2, True, None, None),
+    (1, False, "own children", "ptrace_scope=0"), (2, False, "needs CAP_SYS_PTRACE", "run as root"),
+    (3, True, "switched off", "boot"), (3, False, "switched off", "boot"),
 ])  # fmt: skip
-def test_what_may_be_traced(proc, tmp_path, level, may_trace_all, complaint):
-    proc(10, Uid="4294967 0 0 0")
+def test_what_may_be_traced(proc, tmp_path, level, may_trace_all, why, remedy):
+    proc(10)
     yama = tmp_path / "ptrace_scope"
     if level is not None:
         yama.write_text(f"{level}\n")
-    arguments = (look_up(10, proc.path), may_trace_all, proc.path, yama)
-    if complaint:
-        assert complaint in refused(refuse_untraceable, *arguments)
+    found = obstacle(look_up(10, proc.path), may_trace_all, proc.path, yama)
+    if why is None:
+        assert found is None
     else:
-        refuse_untraceable(*arguments)
+        assert why in found and f"ptrace_scope = {level}" in found and remedy in found
 
 
-def test_the_tracer_is_named(proc, tmp_path):
+def test_programs_that_may_not_be_read(proc, monkeypatch):
+    def refuse(path):
+        raise PermissionError(path)
+
+    monkeypatch.setattr(os, "readlink", refuse)
+    proc(10, name="server", Uid="4294967 0 0 0")
+    assert "process 10 (server) belongs to another user" in refused(look_up, 10, proc=proc.path)
+    proc(11, name="agent", Uid=f"{os.getuid()} 0 0 0")
+    assert "process 11 (agent) hides what it executes" in refused(look_up, 11, proc=proc.path)
+
+
+def test_the_tracer_is_named(proc):
     proc(10, name="server", TracerPid=20)
     proc(20, name="gdb")
-    message = refused(refuse_untraceable, look_up(10, proc.path), True, proc.path, tmp_path / "none")
+    message = refused(refuse_traced, look_up(10, proc.path), proc.path)
     assert message == "process 10 (server) is being traced already by process 20 (gdb)"
 
 
@@ -120,9 +131,8 @@ def test_where_nobody_can_pause(proc, tmp_path):
     small = tmp_path / "small"
     small.write_bytes(b"\x7fELF\x01")
     proc(12, exe=small)
-    assert obstacle(10, proc.path) is None
-    assert "seccomp" in obstacle(11, proc.path)
-    assert "32-bit" in obstacle(12, proc.path)
+    found = [obstacle(look_up(pid, proc.path), True, proc.path, tmp_path / "none") for pid in (10, 11, 12)]
+    assert found[0] is None and "seccomp" in found[1] and "32-bit" in found[2]
 
 
 def test_one_profiler_at_a_time():

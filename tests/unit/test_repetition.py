@@ -57,7 +57,7 @@ def no_waiting(monkeypatch):
 def repeat(tmp_path):
     """Run with so many executions; `statuses` are those of the children in turn."""
 
-    def run(executions, statuses=(), interrupted=lambda: False, polls=3):
+    def run(executions, statuses=(), interrupted=lambda: False, polls=3, can_pause=True):
         pending = iter(statuses)
         run.children = []
 
@@ -83,7 +83,8 @@ def repeat(tmp_path):
         with ProfileWriter(tmp_path / "profile.jsonl", force=True) as writer:
             writer.header(Header("test", ("x",), 0, "", {}, {}, (ProgressPoint(END_TO_END, kind=END_TO_END),)))
             runs = Repetitions(
-                run.engine, table, writer, planner, start, lambda: None, interrupted, run.statuses.append
+                run.engine, table, writer, planner, start, lambda: None, interrupted, run.statuses.append,
+                lambda: can_pause,
             )  # fmt: skip
             run.result = runs.run(executions)
             run.pairs = runs.pairs
@@ -111,6 +112,12 @@ def test_the_first_is_plain_and_the_others_come_in_pairs(repeat):
     for own in arms.values():
         assert Counter(own) - Counter(["dilation"]) == Counter(["treated", "placebo"])
     assert {window.region for window in run.windows[1:]} == {"one"}
+
+
+def test_without_pauses_all_are_plain(repeat):
+    run = repeat(9, can_pause=False)
+    assert [window.arm for window in run.windows] == ["plain"] * 9 and run.pairs == 0
+    assert len(repeat(9, statuses=[0, 0, 7], can_pause=False).windows) == 2
 
 
 def test_each_execution_is_one_visit(repeat):
