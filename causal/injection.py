@@ -184,12 +184,15 @@ class Handlers:
         return self._go[executable]
 
 
-def missing(handlers: Handlers | None) -> Iterator[str]:
-    """What cannot be had, and why, in sentences for the user; None for handlers that nobody wanted."""
+def missing(handlers: Handlers | None, some: bool) -> Iterator[str]:
+    """What cannot be had, and why, in sentences for the user; None for handlers that nobody wanted.
+
+    `some`: a process of the target has a handler.
+    """
     if handlers is None:
         yield "without pauses, as asked for: shares and rates, but no experiments"
         return
-    if handlers.lacking and not handlers.done:
+    if handlers.lacking and not some:
         yield "nothing could be paused, so there are shares and rates, but no experiments"
     for why in dict.fromkeys(handlers.lacking.values()):
         pids = [str(pid) for pid, its in handlers.lacking.items() if its == why]

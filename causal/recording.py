@@ -265,7 +265,7 @@ class Recorder:
     def announce_missing(self) -> None:
         """Say before a long recording what it will lack, unless that was asked for."""
         if self.handlers is not None:
-            for line in missing(self.handlers):
+            for line in missing(self.handlers, self.target.was_registered):
                 self.warn(line)
 
     def planner(self, observe_only: bool = False) -> Planner:
@@ -370,6 +370,7 @@ class Recorder:
         return {
             "startup_s": self.startup_ns / 1e9,
             "pairs": pairs,
+            "unpaused": int(self.handlers is None or (bool(self.handlers.lacking) and not self.target.was_registered)),
             "visits": self.points.totals(),
             **{new: counters[old] for new, old in renamed.items()},
             **{name: counters[name] for name in kept},
@@ -388,7 +389,7 @@ class Recorder:
         return {"modules": modules.used[0], "rows": modules.used[1], "without": without}
 
     def _messages(self, counters: dict[str, int]) -> tuple[str, ...]:
-        messages = [*missing(self.handlers), *self.points.messages()]
+        messages = [*missing(self.handlers, self.target.was_registered), *self.points.messages()]
         messages += [*(f"{path}: {why}" for path, why in self.target.unreadable.items())]
         if isinstance(self.subject.scope, ProjectScope):
             messages += [f"{path}: {why}" for path, why in self.subject.scope.notes.items()]

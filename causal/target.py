@@ -54,6 +54,7 @@ class Target:
         self._places: dict[int, int] = {}  # where the mappings of a process begin in the kernel's table
         self._guessed: Counter[str] = Counter()  # frames of mappings that are gone; see `without_information`
         self.modules: Modules | None = None
+        self.was_registered = False  # at some time a process had a handler that can pause its threads
         self._labels: dict[int, str] = {}
         self.unreadable: dict[str, str] = {}  # binaries without usable symbols -> why
         self._jit = JitCode(table, scope, self.unreadable)
@@ -80,8 +81,11 @@ class Target:
                 self._jit.forget(tgid)
                 self._guessed += self._guesses(tgid, self._places.pop(tgid, 0))
                 self._layouts.pop(tgid, None)
-            elif self._handlers and not self._engine.registered(tgid):
-                self._handlers.attend(tgid, version)
+            elif self._handlers:
+                if self._engine.registered(tgid):
+                    self.was_registered = True
+                else:
+                    self._handlers.attend(tgid, version)
         self._add_unwind_tables()
         if self._table.unit == "thread":
             self._label_threads()

@@ -145,6 +145,7 @@ static void hold_some_thread(struct injection *x)
 			return;
 		}
 		x->how = hold(&x->thread);
+		x->error = errno;
 		if (x->how != TIMED_OUT && x->how != GONE)
 			return;
 		except = x->thread.tid;
@@ -165,7 +166,7 @@ static void report(const struct injection *x, double stopped_us)
 		fail("gone", "it ended, or executed another program");
 		break;
 	case DENIED:
-		fail("denied", "%s", strerror(errno));
+		fail("denied", "%s", strerror(x->error));
 		break;
 	case TIMED_OUT:
 		fail("stuck", "it did not stop");

@@ -113,6 +113,8 @@ def _conclusion(
             f"none of the {end.samples:,} samples lies in scope: choose the binaries that count with -b"
             " (default: the main executable)"
         )
+    if end is not None and end.diagnosis.get("unpaused"):
+        return None  # shares and rates are all there was to be had; the notes say why
     if not any(window.arm == "treated" for window in profile.windows):
         if end is not None and end.reason == "duration":
             return "no experiment was made: the regions to try did not run, or the time was too short for one"

@@ -79,6 +79,7 @@ def estimate(profile: Profile) -> Analysis:
         diagnosis=diagnose(profile, windows, names, results),
         dilation=overall,
         shares=_shares(profile),
+        serial_shares={name: share for name in profile.serial if (share := _serial_share(profile, name)) is not None},
         rates=_rates(windows, names),
         waits=_waits(profile),
     )

@@ -175,8 +175,8 @@ class Diagnosis:
 class Analysis:
     """Everything there is to report about a profile; `regions` are ranked, the most rewarding first.
 
-    What needs no experiments: `shares` of the CPU samples by region, the largest first; visits/s by point in `rates`;
-    `waits`: how many threads waited on average, by class of wait.
+    What needs no experiments: `shares` of the CPU samples by region, the largest first, and `serial_shares`, of the
+    serial path; visits/s by point in `rates`; `waits`: how many threads waited on average, by class of wait.
     """
 
     path: str
@@ -187,5 +187,6 @@ class Analysis:
     diagnosis: Diagnosis
     dilation: dict[str, Gain] = field(default_factory=dict)
     shares: dict[str, float] = field(default_factory=dict)
+    serial_shares: dict[str, float] = field(default_factory=dict)
     rates: dict[str, float] = field(default_factory=dict)
     waits: dict[str, float] = field(default_factory=dict)

@@ -16,8 +16,10 @@ from causal.profile import Profile
 from causal.report.html_charts import MOST_DOTS, curve_svg, timeline_svg
 from causal.report.source import Excerpt, excerpt
 from causal.report.symbols import printable
+from causal.report.table import rate_text
 
 _RANKED_AT = 0.25
+_SHARES = 50
 _DOT = " \N{MIDDLE DOT} "
 _CLASS = {
     Verdict.OPTIMISE: "optimise",
@@ -58,15 +60,37 @@ def _page(analysis: Analysis, profile: Profile) -> Iterator[str]:
     yield f"<title>{_text(title)}</title>\n<style>{_asset('page.css')}</style></head>\n<body>\n"
     yield f"<h1>{_text(title)}</h1>\n<p class='dim'>{_text(_circumstances(profile))}</p>\n"
     yield _conclusion(analysis)
+    if analysis.regions or not analysis.shares:
+        yield from _experiments(analysis, profile)
+    else:
+        yield _shares(analysis)
+    yield _timeline(analysis, profile)
+    yield _diagnosis(analysis)
+    yield f"<script>{script}</script>\n</body></html>\n"
+
+
+def _experiments(analysis: Analysis, profile: Profile) -> Iterator[str]:
     yield _controls(analysis)
     yield _overview(analysis)
     yield '<h2>Curves</h2>\n<p class="dim">Each dot is one experiment; bars are 95% intervals of all at one speedup; '
     yield "the line is the fitted gain of the program, the band its interval.</p>\n<div class='cards'>\n"
     yield from _cards(analysis, profile)
     yield "</div>\n<p id='none' hidden>Nothing fits the filter.</p>\n"
-    yield _timeline(analysis, profile)
-    yield _diagnosis(analysis)
-    yield f"<script>{script}</script>\n</body></html>\n"
+
+
+def _shares(analysis: Analysis) -> str:
+    """What is known without experiments."""
+    rates = [f"{rate_text(rate)} visits/s of {_text(point)}" for point, rate in analysis.rates.items()]
+    rows = [
+        f'<tr><td class="text"><code>{_text(name)}</code></td><td>{_share(share)}</td>'
+        f"<td>{_share(analysis.serial_shares.get(name))}</td></tr>\n"
+        for name, share in list(analysis.shares.items())[:_SHARES]
+    ]
+    heads = '<th class="text" scope="col">region</th><th scope="col">CPU</th><th scope="col">serial</th>'
+    return (
+        f"<h2>Shares</h2>\n<p>{_DOT.join(rates)}</p>\n<div class='scroll'><table><thead><tr>{heads}</tr></thead>\n"
+        f"<tbody>{''.join(rows)}</tbody></table></div>\n"
+    )
 
 
 def _asset(name: str) -> str:

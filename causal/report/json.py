@@ -41,7 +41,11 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
     if analysis.waits:
         report["waits"] = dict(analysis.waits)
     if not analysis.regions and analysis.shares:  # what is known without experiments
-        report |= {"shares": dict(analysis.shares), "rates": dict(analysis.rates)}
+        report |= {
+            "shares": dict(analysis.shares),
+            "serial_shares": dict(analysis.serial_shares),
+            "rates": dict(analysis.rates),
+        }
     checked = plain_values(report)
     assert isinstance(checked, dict)
     return checked

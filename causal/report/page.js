@@ -8,6 +8,7 @@
   const none = document.getElementById("none");
   const body = document.querySelector("#overview tbody");
   const cards = document.querySelector(".cards");
+  if (!body) return; // no experiments
   const heads = [...document.querySelectorAll("#overview th[data-key]")];
   const numeric = new Set(["rank", "share", "gain", "best", "low", "experiments"]);
   let direction = 1;

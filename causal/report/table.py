@@ -84,9 +84,15 @@ class TableReporter:
         table = _new_table()
         table.add_column("region", no_wrap=True)
         table.add_column("CPU", justify="right", no_wrap=True, width=5)
+        shown = dict(list(analysis.shares.items())[:_SHARES])
+        serial = analysis.serial_shares
+        if counted := any(abs(serial.get(name, share) - share) >= _NOTABLE_SERIAL for name, share in shown.items()):
+            table.add_column("serial", justify="right", no_wrap=True, width=6)
         dots = ".." if self._ascii else "\N{HORIZONTAL ELLIPSIS}"
-        for region, share in list(analysis.shares.items())[:_SHARES]:
-            table.add_row(Text(elide_middle(self._name(region), self._width - 8, dots)), Text(f"{share * 100:.0f}%"))
+        room = self._width - (8 if not counted else 16)
+        for region, share in shown.items():
+            more = [_share(serial.get(region))] if counted else []
+            table.add_row(Text(elide_middle(self._name(region), room, dots)), _share(share), *more)
         self._print(table)
         self._line("")
 

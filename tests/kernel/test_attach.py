@@ -301,32 +301,63 @@ def test_what_could_be_sped_up_in_a_running_process(in_process, pair):
     assert "bpf-map" not in Path(f"/proc/{pair.pid}/maps").read_text()
 
 
-def test_where_nothing_can_be_paused_there_are_shares_and_rates(causal_bpf, programs, tmp_path):
-    path = tmp_path / "profile.jsonl"
-    target = subprocess.Popen([programs / "confined"])
-    try:
-        finished = causal_bpf("attach", target.pid, "-u", "function", "-p", "progress", "--duration", "1s", "-o", path)
-        assert (finished.code, finished.err) == (0, "")
-        profile = read_profile(path)
-        assert profile.samples["work_a"] > 50
-        assert {window.arm for window in profile.windows} == {"plain"}
-        assert sum(window.points[0].delta for window in profile.windows) > 5
-        text = " ".join(finished.out.split())
-        assert re.search(r"^work_a +\d+%$", finished.out, re.MULTILINE)
-        assert re.search(r"Progress point progress: [\d.,]+ visits/s", text)
-        assert "nothing could be paused" in text and "seccomp" in text
-        assert target.poll() is None
-    finally:
-        target.kill()
-        target.wait()
-
-
-def test_a_32_bit_program_has_shares_and_rates(causal_bpf, tmp_path):
+@pytest.fixture
+def narrow(tmp_path):
+    """A 32-bit program, without a libc."""
     source, program = tmp_path / "narrow.c", tmp_path / "narrow"
     source.write_text(NARROW)
     options = ["-m32", "-O1", "-g", "-fno-omit-frame-pointer", "-ffreestanding", "-nostdlib", "-static", "-no-pie"]
     subprocess.run(["cc", *options, "-o", program, source], check=True)
-    words = ("-p", "done", "-u", "line", "--duration", "1s", "-o", tmp_path / "profile.jsonl", "--", program)
+    return program
+
+
+# Executes its arguments with a filter by which ptrace() fails with EPERM, as in some containers.
+WITHOUT_PTRACE = """
+import ctypes, os, struct, sys
+rules = (0x20, 0, 0, 0), (0x15, 0, 1, 101), (0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7FFF0000)
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))
+assert ctypes.CDLL(None).prctl(22, 2, struct.pack("HxxxxxxQ", len(rules), ctypes.addressof(code)), 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_where_nothing_can_be_paused_there_are_shares_and_rates(causal_bpf, programs, workloads, narrow, tmp_path):
+    """A seccomp filter, a 32-bit program, and ptrace() forbidden to us: each has its reason in the report."""
+    path = tmp_path / "profile.jsonl"
+    targets = [
+        subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        for command in ([programs / "confined"], [narrow], [workloads / "barrier", "3000", "2000"])
+    ]
+    try:
+        finished = causal_bpf(
+            "attach", *(target.pid for target in targets), "-u", "function", "-p", "progress", "-p", "done",
+            "--duration", "1.5s", "-o", path, wrapper=(sys.executable, "-c", WITHOUT_PTRACE),
+        )  # fmt: skip
+        assert finished.code == 0
+        warnings = finished.err.splitlines()
+        assert len(warnings) == 4 and all(line.startswith("warning: ") for line in warnings)
+        assert "nothing could be paused" in warnings[0]
+        profile = read_profile(path)
+        assert profile.samples["work_a"] > 50 and profile.samples["work"] > 50
+        assert sum(profile.serial.values()) > 0
+        assert {window.arm for window in profile.windows} == {"plain"}
+        assert all(sum(window.points[i].delta for window in profile.windows) > 5 for i in (0, 1))
+        text = " ".join(finished.out.split())
+        assert re.search(r"^work_a +\d+%", finished.out, re.MULTILINE)
+        assert re.search(r"Progress point progress: [\d.,]+ visits/s Progress point done: [\d.,]+ visits/s", text)
+        assert "nothing could be paused" in text and "Nothing to conclude" not in text
+        whys = "seccomp", "32-bit", "may not be traced: Operation not permitted; run as root"
+        for target, why in zip(targets, whys, strict=True):
+            assert re.search(rf"not paused: {target.pid}: [^:]*{why}", text), text
+            assert target.poll() is None
+    finally:
+        for target in targets:
+            target.kill()
+            target.wait()
+
+
+def test_a_32_bit_program_has_shares_and_rates(causal_bpf, narrow, tmp_path):
+    words = ("-p", "done", "-u", "line", "--duration", "1s", "-o", tmp_path / "profile.jsonl", "--", narrow)
     finished = causal_bpf("run", "--quiet", *words)
     assert (finished.code, finished.err) == (0, "")
     profile = read_profile(tmp_path / "profile.jsonl")

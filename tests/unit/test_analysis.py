@@ -363,6 +363,7 @@ def test_a_region_that_never_ran_gets_no_number():
         (replace(make_profile([]), end=End("exit", 0, 500, 0)), "in scope"),
         (replace(make_profile([], {"r": 100}), end=End("exit", 0, 100, 100)), "before the first experiment"),
         (replace(make_profile([], {"r": 100}), end=End("duration", None, 100, 100)), "did not run"),
+        (replace(make_profile([], {"r": 100}), end=End("exit", 0, 100, 100, diagnosis={"unpaused": 1})), None),
         (make_profile(simulate_windows(1, "r", lambda s: 0.0, mean=0)), "never visited"),
         (make_profile(simulate_windows(1, "r", lambda s: 0.0, mean=1, pairs=2)), "too few visits"),
         (make_profile(simulate_windows(1, "r", lambda s: 0.0, pairs=2)), "too few experiments"),

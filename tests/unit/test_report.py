@@ -157,6 +157,21 @@ def test_a_profile_without_regions_shows_the_diagnosis():
     assert "Nothing to conclude: no samples" in table(analysis(conclusion="no samples"))
 
 
+def test_without_experiments_there_are_shares_and_rates():
+    known = replace(analysis(), shares={"a": 0.6, "b": 0.4}, serial_shares={"a": 0.9}, rates={"point": 123.4})
+    text = table(known)
+    assert "Progress point point: 123 visits/s" in text
+    assert [line.split() for line in text.splitlines()[1:4]] == [
+        ["region", "CPU", "serial"], ["a", "60%", "90%"], ["b", "40%"],
+    ]  # fmt: skip
+    assert "serial" not in table(replace(known, serial_shares={"a": 0.6}))
+    out = io.StringIO()
+    JsonReporter(out).render(known)
+    found = json.loads(out.getvalue())
+    assert found["shares"] == {"a": 0.6, "b": 0.4} and found["serial_shares"] == {"a": 0.9}
+    assert found["rates"] == {"point": 123.4}
+
+
 def test_each_progress_point_has_its_table():
     result = analysis(region("a"), region("b", progress_point="other"))
     result = Analysis("", (), ("point", "other"), result.regions, result.overhead, result.diagnosis)

@@ -141,6 +141,15 @@ def test_a_page_without_experiments_gives_the_reason():
     assert any("Nothing to conclude" in text for text in page.text) and not page.find("article")
 
 
+def test_a_page_without_experiments_has_shares_and_rates():
+    plain = [replace(window, arm="plain") for window in make_profile({"a": 0.0}).windows]
+    end = End("duration", None, 100, 100, diagnosis={"unpaused": 1, "serial_samples": 50}, messages=("why",))
+    profile = replace(make_profile({}), windows=tuple(plain), samples={"a": 60, "b<": 40}, serial={"a": 45.0}, end=end)
+    text = " ".join(" ".join(Page(render(profile)).text).split())
+    assert "a 60% 90%" in text and "b< 40%" in text and "visits/s of done" in text and "why" in text
+    assert "Nothing to conclude" not in text
+
+
 def test_the_diagnosis_is_on_the_page():
     text = " ".join(Page(render(make_profile(REGIONS))).text)
     for part in (
