@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # Goes up whenever what is stored changes its meaning.
-CACHE_VERSION = 1
+CACHE_VERSION = 2
 _MAX_ENTRIES = 64
 
 

@@ -23,6 +23,7 @@ from causal.symbols.debugfile import find_debug_path, read_debug_file
 from causal.symbols.demangle import base_name, demangle
 from causal.symbols.elf import Binary
 from causal.symbols.native import INSTANCE_DTYPE, NO_INSTANCE, PIECE_DTYPE, ROW_DTYPE, Losses, Reader
+from causal.symbols.split import add_split_files, packed_identity
 
 # Address `start` to `end` (exclusive) is line `line` of file `file` (1-based), as seen from function `instance`.
 PLACE_DTYPE = np.dtype([("start", "<u8"), ("end", "<u8"), ("file", "<u4"), ("line", "<u4"), ("instance", "<u4")])
@@ -39,7 +40,7 @@ class SourceLines:
 
     `path` is the file the information comes from. `files`: absolute paths where the compiler knew them, file number
     n is files[n - 1]. `rows` (ROW_DTYPE): each lasts until the next, file 0 is no line. `instances` and `pieces`: see
-    native.Reader. `losses` counts units that were damaged.
+    native.Reader. `losses` counts units that were damaged; `missing`: the first .dwo file that is not there, or "".
     """
 
     path: str
@@ -48,6 +49,8 @@ class SourceLines:
     instances: NDArray[np.void]
     pieces: NDArray[np.void]
     losses: Losses
+    missing: str = ""
+    _binary_path: str = ""
     _reader: Reader | None = field(default=None, repr=False)
     _code: NDArray[np.uint64] = field(default_factory=lambda: np.empty((0, 2), np.uint64), repr=False)
 
@@ -63,16 +66,16 @@ class SourceLines:
         code = _code_ranges(binary)
         key, root = _cache_key(binary, path), cache_root or cache.cache_directory() / "lines"
         kept = cache.load(key, _CACHED, root)
-        if kept is not None and (lines := _from_cache(path, code, *kept)) is not None:
+        if kept is not None and (lines := _from_cache(path, binary.path, code, *kept)) is not None:
             return lines
-        debug = read_debug_file(path)
-        reader = Reader(debug.sections, code)
+        reader, size, missing = _open(path, binary.path, code)
         rows, _ = reader.lines()
         instances, pieces = reader.inlines()
         files = [os.path.normpath(name) for name in reader.paths()]
-        lines = cls(path, files, rows, instances, pieces, reader.losses, reader, code)
-        if sum(map(len, debug.sections.values())) > _WORTH_CACHING:
-            losses = reader.losses
+        losses = reader.losses
+        lines = cls(path, files, rows, instances, pieces, losses, missing, binary.path, reader, code)
+        # Split files may turn up later.
+        if size > _WORTH_CACHING and not losses.split:
             about = {"files": files, "losses": [losses.lines, losses.entries, losses.split, losses.units]}
             cache.store(key, {"rows": rows, "instances": instances, "pieces": pieces}, about, root)
         return lines
@@ -155,7 +158,7 @@ class SourceLines:
 
     def _names(self) -> Reader:
         if self._reader is None:
-            self._reader = Reader(read_debug_file(self.path).sections, self._code)
+            self._reader, _, _ = _open(self.path, self._binary_path, self._code)
         return self._reader
 
 
@@ -176,16 +179,28 @@ def _cache_key(binary: Binary, path: str) -> str:
     identity = binary.build_id or f"{os.path.realpath(path)}:{status.st_mtime_ns}:{status.st_ino}"
     # The same code with more or less debug information has the same build-id.
     text = f"{identity}:{status.st_size}:{[(s.vaddr, s.filesz) for s in binary.segments]}"
+    text += packed_identity((binary.path, path))  # where an entry is differs between packed and loose split files
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:40]
 
 
-def _from_cache(path: str, code: NDArray[np.uint64], arrays: dict[str, NDArray[Any]], about: Any) -> SourceLines | None:
+def _open(path: str, binary_path: str, code: NDArray[np.uint64]) -> tuple[Reader, int, str]:
+    """A reader of a program's debug file, the bytes of debug information, and the first split file that is missing."""
+    sections = read_debug_file(path).sections
+    reader = Reader(sections, code)
+    split = add_split_files(reader, (binary_path, path))
+    return reader, sum(map(len, sections.values())) + split.size, split.missing
+
+
+def _from_cache(
+    path: str, binary_path: str, code: NDArray[np.uint64], arrays: dict[str, NDArray[Any]], about: Any
+) -> SourceLines | None:
     try:
         files = [str(name) for name in about["files"]]
         losses = Losses(*map(int, about["losses"]))
     except (KeyError, TypeError, ValueError):
         return None
-    return SourceLines(path, files, arrays["rows"], arrays["instances"], arrays["pieces"], losses, None, code)
+    tables = (arrays["rows"], arrays["instances"], arrays["pieces"])
+    return SourceLines(path, files, *tables, losses, "", binary_path, None, code)
 
 
 def what_is_missing(binary: Binary, lines: SourceLines | None) -> str | None:
@@ -200,8 +215,9 @@ def what_is_missing(binary: Binary, lines: SourceLines | None) -> str | None:
     losses = lines.losses
     if losses.split:
         return (
-            f"{losses.split} of {losses.units} units have split debug information (.dwo): inlined calls are unknown "
-            "there; build without -gsplit-dwarf"
+            f"{losses.split} of {losses.units} units have split debug information that is not there"
+            f"{f' ({lines.missing})' if lines.missing else ', or of another build'}: their inlined calls are unknown; "
+            "keep the .dwo files, pack them (dwp or llvm-dwp -e PROGRAM -o PROGRAM.dwp), or build without -gsplit-dwarf"
         )
     if losses.lines or losses.entries:
         return f"damaged debug information: {losses.lines + losses.entries} units were left out or cut short"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,26 +28,43 @@ SECTIONS = (
     ".debug_info", ".debug_abbrev", ".debug_line", ".debug_str", ".debug_line_str", ".debug_str_offsets",
     ".debug_addr", ".debug_ranges", ".debug_rnglists", "sup.debug_info", "sup.debug_abbrev", "sup.debug_str",
 )  # fmt: skip
+SPLIT_SECTIONS = (
+    ".debug_info.dwo", ".debug_abbrev.dwo", ".debug_str.dwo", ".debug_str_offsets.dwo", ".debug_rnglists.dwo",
+)  # fmt: skip
 ROW_DTYPE = np.dtype([("address", "<u8"), ("file", "<u4"), ("line", "<u4")])
 INSTANCE_DTYPE = np.dtype(
     [("die", "<u8"), ("parent", "<u4"), ("call_file", "<u4"), ("call_line", "<u4"), ("pad", "<u4")]
 )
 PIECE_DTYPE = np.dtype([("address", "<u8"), ("instance", "<u4"), ("pad", "<u4")])
+SKELETON_DTYPE = np.dtype([("id", "<u8"), ("name", "<u4"), ("directory", "<u4"), ("unit", "<u4"), ("pad", "<u4")])
+# Where in each of SPLIT_SECTIONS what one .dwo file contributes begins, and how long its entries are.
+CONTRIBUTION_DTYPE = np.dtype(
+    [(name, "<u8") for name in ("info", "info_size", "abbrev", "strings", "str_offsets", "rnglists")]
+)
 NO_INSTANCE = 0xFFFFFFFF
 _TEXT, _OFFSET = np.dtype("u1"), np.dtype("<u8")
-_ARRAYS = (ROW_DTYPE, INSTANCE_DTYPE, PIECE_DTYPE, _TEXT, _OFFSET, _TEXT, _OFFSET)
-_ROWS, _INSTANCES, _PIECES, _PATHS, _PATH_OFFSETS, _NAMES, _NAME_OFFSETS = range(7)
+_ARRAYS = (ROW_DTYPE, INSTANCE_DTYPE, PIECE_DTYPE, _TEXT, _OFFSET, _TEXT, _OFFSET, SKELETON_DTYPE)
+_ROWS, _INSTANCES, _PIECES, _PATHS, _PATH_OFFSETS, _NAMES, _NAME_OFFSETS, _SKELETONS = range(8)
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
     """Units: `lines` whose line program and `entries` whose entries could not be read to the end; `split` have their
-    entries in .dwo files; `units` there are in all."""
+    entries in .dwo files that were not found; `units` there are in all."""
 
     lines: int
     entries: int
     split: int
     units: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skeleton:
+    """A unit whose entries are in another file: `name`, as seen from `directory`; `id` tells whether it is that one."""
+
+    id: int
+    name: str
+    directory: str
 
 
 class _Section(ctypes.Structure):
@@ -66,9 +83,10 @@ def _library() -> ctypes.CDLL:
     library.reader_new.argtypes = [ctypes.POINTER(_Section), ctypes.c_void_p, ctypes.c_uint64]
     library.reader_array.restype = ctypes.c_void_p
     library.reader_array.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]
-    for name in ("reader_lines", "reader_inlines", "reader_names"):
+    for name in ("reader_split", "reader_lines", "reader_inlines", "reader_names"):
         getattr(library, name).restype = ctypes.c_bool
     library.reader_lines.argtypes = library.reader_inlines.argtypes = [ctypes.c_void_p]
+    library.reader_split.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Section), ctypes.c_void_p, ctypes.c_uint64]
     library.reader_names.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p]
     library.reader_losses.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     for name in ("reader_losses", "reader_trim", "reader_free"):
@@ -86,16 +104,41 @@ class Reader:
 
     def __init__(self, sections: Mapping[str, bytes], code: NDArray[np.uint64]) -> None:
         library = _library()
-        self._kept = [sections.get(name, b"") for name in SECTIONS]
+        self._kept: list[NDArray[np.uint8]] = []
         self._code = np.ascontiguousarray(code, np.uint64)
-        table = (_Section * len(SECTIONS))()
-        for row, content in zip(table, self._kept, strict=True):
-            row.data = ctypes.cast(ctypes.c_char_p(content), ctypes.c_void_p)
-            row.size = len(content)
-        self._handle = library.reader_new(table, self._code.ctypes.data, len(self._code))
+        self._handle = library.reader_new(self._table(SECTIONS, sections), self._code.ctypes.data, len(self._code))
         if not self._handle:
             raise _no_memory()
         weakref.finalize(self, library.reader_free, self._handle)
+
+    def _table(self, names: Sequence[str], sections: Mapping[str, bytes | bytearray]) -> ctypes.Array[_Section]:
+        table = (_Section * len(names))()
+        for row, name in zip(table, names, strict=True):
+            # A view: what it was made of stays as long as we do.
+            content = np.frombuffer(sections.get(name, b"") or b"\0", np.uint8)
+            self._kept.append(content)
+            row.data, row.size = content.ctypes.data, len(sections.get(name, b""))
+        return table
+
+    def skeletons(self) -> list[Skeleton]:
+        """The units whose entries are in other files."""
+        found = self._array(_SKELETONS)
+        if not len(found):
+            return []
+        names = dict(enumerate(self._texts(_NAMES, _NAME_OFFSETS)))
+        ids, files, directories = (found[column].tolist() for column in ("id", "name", "directory"))
+        return [
+            Skeleton(number, names.get(file, ""), names.get(directory, ""))
+            for number, file, directory in zip(ids, files, directories, strict=True)
+        ]
+
+    def add_split(self, sections: Mapping[str, bytes | bytearray], contributions: NDArray[np.void]) -> None:
+        """The entries of skeletons, before anything else and once: SPLIT_SECTIONS of all files behind each other, and
+        where each begins (CONTRIBUTION_DTYPE)."""
+        ordered = np.sort(contributions.astype(CONTRIBUTION_DTYPE), order="info")
+        table = self._table(SPLIT_SECTIONS, sections)
+        if not _library().reader_split(self._handle, table, ordered.ctypes.data, len(ordered)):
+            raise _no_memory()
 
     def lines(self) -> tuple[NDArray[np.void], list[str]]:
         """Rows (ROW_DTYPE, by address; each lasts until the next) and the paths they number from 1; file 0: none."""

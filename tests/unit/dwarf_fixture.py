@@ -141,20 +141,26 @@ class LineProgram:
 # Abbreviations: unit, function, abstract function, inlined call; the last two also with ranges.
 _UNIT, _FUNCTION, _ABSTRACT, _INLINED, _RANGED_FUNCTION, _RANGED_INLINED = range(1, 7)
 _AT = {"name": 3, "stmt_list": 0x10, "low": 0x11, "high": 0x12, "dir": 0x1B, "origin": 0x31, "ranges": 0x55,
-       "call_file": 0x58, "call_line": 0x59}  # fmt: skip
+       "call_file": 0x58, "call_line": 0x59, "dwo_name": 0x76, "gnu_dwo_name": 0x2130,
+       "gnu_dwo_id": 0x2131}  # fmt: skip
 
 
-def _abbrevs(version):
+def _split_id(version, split):
+    return [("gnu_dwo_id", 7)] if split and version < 5 else []
+
+
+def _abbrevs(version, split=False):
     offset = 0x17 if version >= 4 else 0x06
+    ranges = 0x23 if split and version >= 5 else offset  # an index
     high = 0x07 if version >= 4 else 0x01  # an offset, or an address
     call = [("call_file", 0x0F), ("call_line", 0x0F)]
     table = [
-        (_UNIT, 0x11, 1, [("name", 8), ("dir", 8), ("stmt_list", offset), ("low", 1)]),
+        (_UNIT, 0x11, 1, [("name", 8), ("dir", 8), ("stmt_list", offset), ("low", 1), *_split_id(version, split)]),
         (_FUNCTION, 0x2E, 1, [("name", 8), ("low", 1), ("high", high)]),
         (_ABSTRACT, 0x2E, 0, [("name", 8)]),
         (_INLINED, 0x1D, 1, [("origin", 0x13), ("low", 1), ("high", high), *call]),
-        (_RANGED_FUNCTION, 0x2E, 1, [("name", 8), ("ranges", offset)]),
-        (_RANGED_INLINED, 0x1D, 1, [("origin", 0x13), ("ranges", offset), *call]),
+        (_RANGED_FUNCTION, 0x2E, 1, [("name", 8), ("ranges", ranges)]),
+        (_RANGED_INLINED, 0x1D, 1, [("origin", 0x13), ("ranges", ranges), *call]),
     ]
     out = b""
     for code, tag, children, attributes in table:
@@ -163,15 +169,25 @@ def _abbrevs(version):
     return out + b"\0"
 
 
+def _unit_header(version, split_id, kind):
+    if version < 5:
+        return struct.pack("<HIB", version, 0, 8)
+    if split_id is None:
+        return struct.pack("<HBBI", version, 1, 8, 0)
+    return struct.pack("<HBBIQ", version, kind, 8, 0, split_id)
+
+
 class _Info:
-    def __init__(self, version, program):
+    def __init__(self, version, program, split_id=None):
         self.version, self.program = version, program
-        head = bytes([1, 8]) + struct.pack("<I", 0) if version >= 5 else struct.pack("<IB", 0, 8)
-        self.header = struct.pack("<H", version) + head
+        self.header = _unit_header(version, split_id, 5)
         self.out = bytearray(uleb(_UNIT) + b"main.c\0" + COMP_DIR.encode() + b"\0")
         self.out += struct.pack("<IQ", 0, CODE_VADDR)
+        if split_id is not None and version < 5:
+            self.out += struct.pack("<Q", split_id)
         self.origins = {}
         self.ranges = bytearray(b"\0" * 16)
+        self.list_offsets = [] if split_id is not None and version >= 5 else None
 
     def abstract(self, function):
         if function.call and function.name not in self.origins:
@@ -200,7 +216,11 @@ class _Info:
             start, size = CODE_VADDR + function.start, function.end - function.start
             self.out += struct.pack("<QQ", start, size if self.version >= 4 else start + size)
             return
-        self.out += struct.pack("<I", len(self.ranges))
+        if self.list_offsets is None:
+            self.out += struct.pack("<I", len(self.ranges))
+        else:
+            self.out += uleb(len(self.list_offsets))
+            self.list_offsets.append(len(self.ranges))
         for start, end in function.ranges:  # relative to the unit's address
             if self.version >= 5:
                 self.ranges += b"\x04" + uleb(start) + uleb(end)
@@ -208,23 +228,50 @@ class _Info:
                 self.ranges += struct.pack("<QQ", start, end)
         self.ranges += b"\0" if self.version >= 5 else bytes(16)
 
+    def range_lists(self):
+        if not self.list_offsets:
+            return bytes(self.ranges)
+        table = b"".join(struct.pack("<I", 4 * len(self.list_offsets) + at) for at in self.list_offsets)
+        return with_length(struct.pack("<HBBI", 5, 8, 0, len(self.list_offsets)) + table + bytes(self.ranges))
+
     def build(self):
         return with_length(self.header + bytes(self.out) + b"\0")
 
 
 def debug_sections(steps, functions=(), version=5):
     """Name -> contents of the debug sections of one unit."""
-    program = LineProgram(version)
-    program.number("main.c")
-    program.run(steps)
-    info = _Info(version, program)
-    for function in functions:
-        info.abstract(function)
-    for function in functions:
-        info.add(function)
+    program, info = _described(steps, functions, version, None)
     return {
         ".debug_line": program.build(),
         ".debug_info": info.build(),
         ".debug_abbrev": _abbrevs(version),
-        ".debug_rnglists" if version >= 5 else ".debug_ranges": bytes(info.ranges),
+        ".debug_rnglists" if version >= 5 else ".debug_ranges": info.range_lists(),
     }
+
+
+def split_sections(steps, functions=(), version=5, split_id=0x1122334455667788, name="main.dwo"):
+    """The same with a skeleton: the sections of the program, and those of its .dwo file."""
+    program, info = _described(steps, functions, version, split_id)
+    form = 0x17 if version >= 4 else 0x06
+    root = [("dwo_name" if version >= 5 else "gnu_dwo_name", 8), ("dir", 8), ("stmt_list", form), ("low", 1)]
+    root += _split_id(version, True)
+    abbrev = uleb(1) + uleb(0x4A if version >= 5 else 0x11) + b"\0"
+    abbrev += b"".join(uleb(_AT[attribute]) + uleb(form) for attribute, form in root) + b"\0\0\0"
+    skeleton = _unit_header(version, split_id, 4) + uleb(1) + name.encode() + b"\0" + COMP_DIR.encode() + b"\0"
+    skeleton += struct.pack("<IQ", 0, CODE_VADDR) + (b"" if version >= 5 else struct.pack("<Q", split_id))
+    main = {".debug_line": program.build(), ".debug_info": with_length(skeleton), ".debug_abbrev": abbrev}
+    split = {".debug_info.dwo": info.build(), ".debug_abbrev.dwo": _abbrevs(version, True)}
+    (split if version >= 5 else main)[".debug_rnglists.dwo" if version >= 5 else ".debug_ranges"] = info.range_lists()
+    return main, split
+
+
+def _described(steps, functions, version, split_id):
+    program = LineProgram(version)
+    program.number("main.c")
+    program.run(steps)
+    info = _Info(version, program, split_id)
+    for function in functions:
+        info.abstract(function)
+    for function in functions:
+        info.add(function)
+    return program, info

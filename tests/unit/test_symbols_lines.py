@@ -22,8 +22,8 @@ from causal.symbols import cache, debugfile
 from causal.symbols.debugfile import find_debug_path
 from causal.symbols.elf import Binary
 from causal.symbols.lines import SourceLines, what_is_missing
-from causal.symbols.native import Reader
-from tests.unit.dwarf_fixture import COMP_DIR, End, Function, Row, debug_sections
+from causal.symbols.native import CONTRIBUTION_DTYPE, Reader
+from tests.unit.dwarf_fixture import COMP_DIR, End, Function, Row, debug_sections, split_sections
 from tests.unit.elf_fixture import CODE_SIZE, CODE_VADDR, ElfFile, Symbol
 
 MAIN = f"{COMP_DIR}/main.c"
@@ -343,6 +343,87 @@ def test_what_is_missing_is_said(write):
     assert "damaged" in what_is_missing(cut, SourceLines.load(cut))
 
 
+# --- split debug information -----------------------------------------------------------------------------------------
+
+INLINED_ROWS = (Row(0x10, "main.c", 10), Row(0x20, LIB, 40), Row(0x40, "main.c", 77), Row(0x48, LIB, 41), End(0x300))
+PUSH = NESTED[0].inside[0]
+RANGED = (
+    Function("main", 0, 0, (Function("push", 0, 0, PUSH.inside, PUSH.call, ((0x20, 0x60),)),), None, ((0x10, 0x300),)),
+)
+
+
+def packed(split, split_id, other, version):
+    """The sections of a .dwp file with this one unit behind another one."""
+    columns = {1: ".debug_info.dwo", 3: ".debug_abbrev.dwo"} | ({8: ".debug_rnglists.dwo"} if version == 5 else {})
+    index = struct.pack("<4I", 5 if version == 5 else 2, len(columns), 2, 4)
+    index += struct.pack("<4Q", 0, split_id ^ 1, 0, split_id) + struct.pack("<4I", 0, 1, 0, 2)
+    sizes = [[len(part[name]) for name in columns.values()] for part in (other, split)]
+    for row in (list(columns), [0] * len(columns), sizes[0], *sizes):
+        index += struct.pack(f"<{len(columns)}I", *row)
+    whole = {name: other[name] + split[name] for name in columns.values()}
+    return whole | {".debug_cu_index": index}
+
+
+@pytest.mark.parametrize("functions", [NESTED, RANGED], ids=["one range", "range lists"])
+@pytest.mark.parametrize("version", [4, 5])
+def test_entries_in_other_files(write, tmp_path, monkeypatch, version, functions):
+    monkeypatch.setattr("causal.symbols.lines._WORTH_CACHING", 0)
+    whole = SourceLines.load(write("whole", debug=debug_sections(INLINED_ROWS, functions, version)))
+    dwo = tmp_path / "sub" / "main.dwo"
+    main, split = split_sections(INLINED_ROWS, functions, version, name=str(dwo))
+    binary = write(debug=main)
+    alone = SourceLines.load(binary)
+    assert alone.chain(CODE_VADDR + 0x40) == [(MAIN, 77)] and not len(alone.instances)
+    assert (alone.losses.split, alone.losses.units, alone.missing) == (1, 1, str(dwo))
+    assert str(dwo) in what_is_missing(binary, alone)
+    _, wrong = split_sections(INLINED_ROWS, functions, version, split_id=5)
+    write("sub/main.dwo", debug=wrong)
+    assert "of another build" in what_is_missing(binary, SourceLines.load(binary))
+
+    def is_whole():
+        lines = SourceLines.load(binary)
+        assert lines.losses == whole.losses and what_is_missing(binary, lines) is None
+        assert np.array_equal(lines.rows, whole.rows) and np.array_equal(lines.pieces, whole.pieces)
+        assert lines.chain(CODE_VADDR + 0x40) == [(MAIN, 77), (LIB, 99), (LIB, 50), (MAIN, 11)]
+        numbers = np.arange(4, dtype=np.uint32)
+        assert lines.function_names(numbers) == ["main", "push", "grow", "copy"]
+        lines.release()
+        assert lines.function_names(numbers[:1]) == ["main"]
+
+    write("prog.dwp", debug=packed(split, 0x1122334455667788, wrong, version))
+    is_whole()
+    (tmp_path / "prog.dwp").unlink()
+    write("sub/main.dwo", debug=split)
+    is_whole()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_split_files_of_a_compiler(tmp_path, version):
+    for directory, flags in (("whole", ()), ("split", ("-gsplit-dwarf",))):
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / "real.c").write_text(REAL)
+        words = ["gcc", "-O2", "-g", f"-gdwarf-{version}", "-ffile-prefix-map=../=/x/", *flags, "-c", "real.c"]
+        subprocess.run(words, check=True, cwd=tmp_path / directory)
+        subprocess.run(["gcc", "real.o", "-o", "real"], check=True, cwd=tmp_path / directory)
+    whole, split = (SourceLines.load(Binary.load(tmp_path / name / "real")) for name in ("whole", "split"))
+    assert not split.losses.split and len(split.instances) == len(whole.instances) > 4
+    addresses = np.union1d(whole.rows["address"], whole.pieces["address"]).tolist()
+
+    def chains(lines):
+        return [[(os.path.basename(path), line) for path, line in lines.chain(at)] for at in addresses]
+
+    assert chains(split) == chains(whole) and max(map(len, chains(whole))) == 3
+    numbers = np.arange(len(whole.instances), dtype=np.uint32)
+    assert sorted(split.function_names(numbers)) == sorted(whole.function_names(numbers))
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "pipe", "", "a" * 5000])
+def test_names_of_split_files_that_are_a_trap(write, tmp_path, name):
+    os.mkfifo(tmp_path / "pipe")
+    main, _ = split_sections(ROWS, NESTED, name=str(tmp_path / name) if name == "pipe" else name)
+    assert SourceLines.load(write(debug=main)).losses.split == 1
+
+
 # --- the cache -------------------------------------------------------------------------------------------------------
 
 
@@ -379,6 +460,7 @@ def test_old_entries_give_way(tmp_path):
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 SEEDS = [debug_sections(ROWS, NESTED, version) for version in VERSIONS]
+SEEDS += [main | split for main, split in (split_sections(ROWS, NESTED, version) for version in (4, 5))]
 
 
 @settings(max_examples=400)
@@ -386,6 +468,13 @@ SEEDS = [debug_sections(ROWS, NESTED, version) for version in VERSIONS]
 def test_damaged_sections_are_read_or_counted(rng, sections):
     damaged = {name: _damage(rng, content) for name, content in sections.items()}
     reader = Reader(damaged, CODE)
+    if any(name.endswith(".dwo") for name in damaged):
+        contributions = np.zeros(2, CONTRIBUTION_DTYPE)
+        contributions["info_size"] = len(damaged[".debug_info.dwo"])
+        for column in CONTRIBUTION_DTYPE.names:
+            contributions[column][1] = rng.choice((0, 5, 2**32 - 1, 2**64 - 1))
+        reader.add_split(damaged, contributions[rng.randrange(2) :])
+        assert len(reader.skeletons()) <= 2
     rows, _ = reader.lines()
     instances, pieces = reader.inlines()
     for table in (rows, pieces):

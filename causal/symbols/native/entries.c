@@ -8,7 +8,7 @@
 enum {
 	AT_NAME = 0x03, AT_STMT_LIST = 0x10, AT_LOW_PC = 0x11, AT_COMP_DIR = 0x1b,
 	AT_STR_OFFSETS_BASE = 0x72, AT_ADDR_BASE = 0x73, AT_RNGLISTS_BASE = 0x74, AT_DWO_NAME = 0x76,
-	AT_GNU_DWO_NAME = 0x2130, AT_GNU_RANGES_BASE = 0x2132, AT_GNU_ADDR_BASE = 0x2133,
+	AT_GNU_DWO_NAME = 0x2130, AT_GNU_DWO_ID, AT_GNU_RANGES_BASE, AT_GNU_ADDR_BASE,
 
 	FORM_ADDR = 0x01, FORM_BLOCK2 = 0x03, FORM_BLOCK4, FORM_DATA2, FORM_DATA4, FORM_DATA8, FORM_STRING,
 	FORM_BLOCK, FORM_BLOCK1, FORM_DATA1, FORM_FLAG, FORM_SDATA, FORM_STRP, FORM_UDATA, FORM_REF_ADDR,
@@ -104,16 +104,31 @@ void read_value(const struct unit *u, struct cursor *c, u32 form, s64 constant, 
 	}
 }
 
+const struct section *info_of(const struct reader *r, const struct unit *u)
+{
+	static const u8 names[] = {S_INFO, S_SUP_INFO, S_SPLIT_INFO};
+
+	return &r->sections[names[u->part]];
+}
+
+static const char *own_string(const struct reader *r, const struct unit *u, u64 offset)
+{
+	static const u8 names[] = {S_STR, S_SUP_STR, S_SPLIT_STR};
+	const struct section *s = &r->sections[names[u->part]];
+
+	return offset > s->size ? NULL : string_at(s, offset + u->strings);
+}
+
 static const char *indexed_string(const struct reader *r, const struct unit *u, u64 index)
 {
-	const struct section *offsets = &r->sections[S_STR_OFFSETS];
+	const struct section *offsets = &r->sections[u->part == P_SPLIT ? S_SPLIT_STR_OFFSETS : S_STR_OFFSETS];
 	struct cursor c;
 
 	if (index > offsets->size)
 		return NULL;
 	c = cursor_at(offsets, u->str_offsets_base + index * u->offset_size);
 	index = get_fixed(&c, u->offset_size);
-	return c.bad ? NULL : string_at(&r->sections[S_STR], index);
+	return c.bad ? NULL : own_string(r, u, index);
 }
 
 const char *value_string(const struct reader *r, const struct unit *u, const struct value *v)
@@ -122,7 +137,7 @@ const char *value_string(const struct reader *r, const struct unit *u, const str
 	case FORM_STRING:
 		return v->text;
 	case FORM_STRP:
-		return string_at(&r->sections[u->sup ? S_SUP_STR : S_STR], v->number);
+		return own_string(r, u, v->number);
 	case FORM_LINE_STRP:
 		return string_at(&r->sections[S_LINE_STR], v->number);
 	case FORM_STRP_SUP: case FORM_GNU_STRP_ALT:
@@ -184,13 +199,14 @@ static bool read_attributes(struct reader *r, const struct unit *u, struct curso
 // Make the abbreviations of a unit the current ones.
 bool load_abbrevs(struct reader *r, const struct unit *u)
 {
-	struct cursor c = cursor_at(&r->sections[u->sup ? S_SUP_ABBREV : S_ABBREV], u->abbrev_offset);
+	static const u8 names[] = {S_ABBREV, S_SUP_ABBREV, S_SPLIT_ABBREV};
+	struct cursor c = cursor_at(&r->sections[names[u->part]], u->abbrev_offset);
 	u8 shape = u->address_size << 4 | u->offset_size | (u->version == 2);
 	const u8 *start = c.at;
 	bool sorted = true;
 	u64 before = 0;
 
-	if (r->abbrev_valid && r->abbrev_offset == u->abbrev_offset && r->abbrev_sup == u->sup &&
+	if (r->abbrev_valid && r->abbrev_offset == u->abbrev_offset && r->abbrev_part == u->part &&
 	    r->abbrev_shape == shape)
 		return true;
 	r->abbrev_valid = false;
@@ -215,7 +231,7 @@ bool load_abbrevs(struct reader *r, const struct unit *u)
 	if (!sorted)
 		sort(&r->abbrevs, sizeof(struct abbrev), by_code);
 	r->abbrev_offset = u->abbrev_offset;
-	r->abbrev_sup = u->sup;
+	r->abbrev_part = u->part;
 	r->abbrev_shape = shape;
 	r->abbrev_valid = true;
 	return true;
@@ -232,17 +248,17 @@ const struct abbrev *find_abbrev(const struct reader *r, u64 code)
 
 struct cursor unit_cursor(const struct reader *r, const struct unit *u, u64 offset)
 {
-	struct cursor c = cursor_at(&r->sections[u->sup ? S_SUP_INFO : S_INFO], offset);
+	struct cursor c = cursor_at(info_of(r, u), offset);
 
 	if (offset < u->dies || offset > u->end)
 		c.bad = true;
 	else if (!c.bad)
-		c.end = r->sections[u->sup ? S_SUP_INFO : S_INFO].data + u->end;
+		c.end = info_of(r, u)->data + u->end;
 	return c;
 }
 
 // The header of a unit; the cursor is then behind the unit. False: it is not one of code, or unreadable.
-static bool read_unit_header(struct reader *r, struct cursor *c, const u8 *base, struct unit *u)
+bool read_unit_header(struct reader *r, struct cursor *c, const u8 *base, struct unit *u)
 {
 	struct cursor inner;
 	u64 length;
@@ -264,7 +280,7 @@ static bool read_unit_header(struct reader *r, struct cursor *c, const u8 *base,
 		u->address_size = get_fixed(&inner, 1);
 		u->abbrev_offset = get_fixed(&inner, u->offset_size);
 		if (kind == UT_SKELETON || kind == UT_SPLIT_COMPILE)
-			get_fixed(&inner, 8);
+			u->split_id = get_fixed(&inner, 8);
 	} else {
 		u->abbrev_offset = get_fixed(&inner, u->offset_size);
 		u->address_size = get_fixed(&inner, 1);
@@ -277,12 +293,12 @@ static bool read_unit_header(struct reader *r, struct cursor *c, const u8 *base,
 	return kind != UT_TYPE && kind != UT_SPLIT_TYPE;
 }
 
-static void use_root_attribute(struct reader *r, struct unit *u, u32 name, const struct value *v)
+static void use_root_attribute(struct unit *u, u32 name, const struct value *v)
 {
 	switch (name) {
 	case AT_STMT_LIST:
 		u->line_offset = v->number;
-		u->has_lines = !u->sup;
+		u->has_lines = u->part == P_MAIN;
 		break;
 	case AT_STR_OFFSETS_BASE:
 		u->str_offsets_base = v->number;
@@ -296,18 +312,34 @@ static void use_root_attribute(struct reader *r, struct unit *u, u32 name, const
 	case AT_GNU_RANGES_BASE:
 		u->ranges_base = v->number;
 		break;
-	case AT_DWO_NAME: case AT_GNU_DWO_NAME:
-		u->split = true;
+	case AT_GNU_DWO_ID:
+		u->split_id = v->number;
 		break;
 	}
-	(void)r;
+}
+
+static bool add_skeleton(struct reader *r, const struct unit *u, const char *name)
+{
+	struct skeleton *skeleton = grow(r, &r->skeletons, sizeof(*skeleton), 1);
+
+	if (!skeleton)
+		return false;
+	*skeleton = (struct skeleton){
+		.id = u->split_id,
+		.name = name ? intern(r, &r->names, name, strlen(name)) : NONE,
+		.directory = u->comp_dir ? intern(r, &r->names, u->comp_dir, strlen(u->comp_dir)) : NONE,
+		.unit = r->units.count,
+	};
+	r->skeletons.count++;
+	r->split_units++;
+	return true;
 }
 
 // What the first entry of a unit says; indices into tables wait until the tables' bases are known.
-static bool read_root(struct reader *r, struct unit *u)
+bool read_root(struct reader *r, struct unit *u)
 {
 	struct cursor c = unit_cursor(r, u, u->dies);
-	struct value low_pc = {0}, comp_dir = {0};
+	struct value low_pc = {0}, comp_dir = {0}, split_name = {0};
 	const struct attribute *attributes;
 	const struct abbrev *abbrev;
 
@@ -326,20 +358,24 @@ static bool read_root(struct reader *r, struct unit *u)
 			low_pc = v;
 		else if (attributes[i].name == AT_COMP_DIR)
 			comp_dir = v;
+		else if (attributes[i].name == AT_DWO_NAME || attributes[i].name == AT_GNU_DWO_NAME)
+			split_name = v;
 		else
-			use_root_attribute(r, u, attributes[i].name, &v);
+			use_root_attribute(u, attributes[i].name, &v);
 	}
 	value_address(r, u, &low_pc, &u->low_pc);
 	u->comp_dir = value_string(r, u, &comp_dir);
+	if (split_name.form && u->part == P_MAIN)
+		return add_skeleton(r, u, value_string(r, u, &split_name));
 	return true;
 }
 
-static void find_units_in(struct reader *r, enum section_name name, bool sup)
+static void find_units_in(struct reader *r, enum section_name name, enum part part)
 {
 	struct cursor c = cursor_at(&r->sections[name], 0);
 
 	while (!c.bad && c.at < c.end) {
-		struct unit *u = grow(r, &r->units, sizeof(*u), 1), unit = {.sup = sup};
+		struct unit *u = grow(r, &r->units, sizeof(*u), 1), unit = {.part = part};
 		if (!u)
 			return;
 		if (!read_unit_header(r, &c, r->sections[name].data, &unit))
@@ -348,7 +384,6 @@ static void find_units_in(struct reader *r, enum section_name name, bool sup)
 			r->skipped_units++;
 			continue;
 		}
-		r->split_units += unit.split;
 		*u = unit;
 		r->units.count++;
 	}
@@ -371,8 +406,8 @@ void find_units(struct reader *r)
 {
 	const struct unit *units;
 
-	find_units_in(r, S_INFO, false);
-	find_units_in(r, S_SUP_INFO, true);
+	find_units_in(r, S_INFO, P_MAIN);
+	find_units_in(r, S_SUP_INFO, P_SUP);
 	units = r->units.data;
 	for (u64 i = 0; i < r->units.count; i++) {
 		u32 *index = grow(r, &r->by_line, sizeof(*index), 1);

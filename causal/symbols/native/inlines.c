@@ -18,7 +18,8 @@ enum {
 	RLE_START_END, RLE_START_LENGTH,
 };
 
-#define IN_SUP ((u64)1 << 63)
+#define PART_SHIFT 62
+#define OFFSET_MASK (((u64)1 << PART_SHIFT) - 1)
 #define MAX_HOPS 8
 
 struct scope {
@@ -41,7 +42,8 @@ static bool add_range(struct reader *r, u64 start, u64 end, u32 instance, u32 de
 
 static bool old_ranges(struct reader *r, const struct unit *u, u64 offset, u32 instance, u32 depth)
 {
-	struct cursor c = cursor_at(&r->sections[S_RANGES], offset + u->ranges_base);
+	// Those of a skeleton itself are not relative to the base that it gives.
+	struct cursor c = cursor_at(&r->sections[S_RANGES], offset + (u->part == P_SPLIT ? u->ranges_base : 0));
 	u64 base = u->low_pc, highest = u->address_size == 8 ? ~(u64)0 : 0xffffffff;
 
 	while (spend(r, 1)) {
@@ -65,9 +67,14 @@ static bool indexed_address(const struct reader *r, const struct unit *u, u64 in
 	return value_address(r, u, &v, address);
 }
 
+static const struct section *lists_of(const struct reader *r, const struct unit *u)
+{
+	return &r->sections[u->part == P_SPLIT ? S_SPLIT_RNGLISTS : S_RNGLISTS];
+}
+
 static bool new_ranges(struct reader *r, const struct unit *u, u64 offset, u32 instance, u32 depth)
 {
-	struct cursor c = cursor_at(&r->sections[S_RNGLISTS], offset);
+	struct cursor c = cursor_at(lists_of(r, u), offset);
 	u64 base = u->low_pc, low, high;
 
 	while (spend(r, 1) && !c.bad) {
@@ -118,9 +125,9 @@ static bool listed_ranges(struct reader *r, const struct unit *u, const struct v
 		return old_ranges(r, u, offset, instance, depth);
 	if (v->form == FORM_RNGLISTX) {
 		struct cursor c;
-		if (offset > r->sections[S_RNGLISTS].size)
+		if (offset > lists_of(r, u)->size)
 			return false;
-		c = cursor_at(&r->sections[S_RNGLISTS], u->rnglists_base + offset * u->offset_size);
+		c = cursor_at(lists_of(r, u), u->rnglists_base + offset * u->offset_size);
 		offset = u->rnglists_base + get_fixed(&c, u->offset_size);
 		if (c.bad)
 			return false;
@@ -128,17 +135,20 @@ static bool listed_ranges(struct reader *r, const struct unit *u, const struct v
 	return new_ranges(r, u, offset, instance, depth);
 }
 
-// Where a reference leads: an offset, with IN_SUP for the alternate file; 0 when it is none.
+static u64 die_at(u64 offset, enum part part)
+{
+	return (offset & OFFSET_MASK) | (u64)part << PART_SHIFT;
+}
+
+// Where a reference leads: an offset and the part it is in; 0 when it is none.
 static u64 reference(const struct unit *u, const struct value *v)
 {
-	u64 sup = u->sup ? IN_SUP : 0;
-
 	if (v->form >= FORM_REF1 && v->form <= FORM_REF_UDATA)
-		return (u->offset + v->number) | sup;
+		return die_at(u->offset + v->number, u->part);
 	if (v->form == FORM_REF_ADDR)
-		return v->number | sup;
+		return die_at(u->info + v->number, u->part);
 	if (v->form == FORM_GNU_REF_ALT || v->form == FORM_REF_SUP4 || v->form == FORM_REF_SUP8)
-		return v->number | IN_SUP;
+		return die_at(v->number, P_SUP);
 	return 0;
 }
 
@@ -231,7 +241,7 @@ static bool add_instance(struct reader *r, const struct unit *u, const struct li
 static bool walk_unit(struct reader *r, const struct unit *u)
 {
 	struct cursor c = unit_cursor(r, u, u->dies);
-	const u8 *base = r->sections[S_INFO].data;
+	const u8 *base = info_of(r, u)->data;
 	struct line_header header;
 	bool has_header = u->has_lines && read_line_header(r, u->line_offset, &header);
 	struct scope outer = {NONE, 0};
@@ -240,7 +250,7 @@ static bool walk_unit(struct reader *r, const struct unit *u)
 		return false;
 	r->scopes.count = 0;
 	while (c.at < c.end) {
-		u64 die = c.at - base, code = get_uleb(&c);
+		u64 die = die_at(c.at - base, u->part), code = get_uleb(&c);
 		struct scope inside = outer, *slot;
 		const struct abbrev *abbrev;
 		if (c.bad)
@@ -342,7 +352,7 @@ bool reader_inlines(struct reader *r)
 	const struct unit *units = r->units.data;
 
 	for (u64 i = 0; i < r->units.count && !r->out_of_memory; i++) {
-		if (units[i].sup)
+		if (units[i].part == P_SUP || units[i].passed_over)
 			continue;
 		if (!walk_unit(r, &units[i]))
 			r->skipped_units++;
@@ -350,21 +360,21 @@ bool reader_inlines(struct reader *r)
 	return !r->out_of_memory && flatten(r);
 }
 
-static const struct unit *unit_at(const struct reader *r, u64 offset, bool sup)
+static const struct unit *unit_at(const struct reader *r, u64 offset, enum part part)
 {
 	const struct unit *units = r->units.data;
 	u64 low = 0, high = r->units.count;
 
-	// Those of the alternate file come last; either part is in order.
+	// One part after the other, and each is in order.
 	while (low < high) {
 		u64 middle = (low + high) / 2;
 		const struct unit *u = &units[middle];
-		if (u->sup < sup || (u->sup == sup && u->end <= offset))
+		if (u->part < part || (u->part == part && u->end <= offset))
 			low = middle + 1;
 		else
 			high = middle;
 	}
-	return low < r->units.count && units[low].sup == sup && units[low].dies <= offset ? &units[low] : NULL;
+	return low < r->units.count && units[low].part == part && units[low].dies <= offset ? &units[low] : NULL;
 }
 
 // The name of the entry at `die`: that of the linker where there is one, so that it is complete.
@@ -373,8 +383,8 @@ static const char *name_of(struct reader *r, u64 die)
 	const char *name = NULL;
 
 	for (int hop = 0; hop < MAX_HOPS && die; hop++) {
-		u64 offset = die & ~IN_SUP, next = 0;
-		const struct unit *u = unit_at(r, offset, die & IN_SUP);
+		u64 offset = die & OFFSET_MASK, next = 0;
+		const struct unit *u = unit_at(r, offset, die >> PART_SHIFT);
 		const struct attribute *attributes;
 		const struct abbrev *abbrev;
 		struct cursor c;

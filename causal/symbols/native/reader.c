@@ -12,8 +12,8 @@ struct reader *reader_new(const struct section *sections, const u64 *code, u64 c
 
 	if (!r)
 		return NULL;
-	memcpy(r->sections, sections, sizeof(r->sections));
-	for (int i = 0; i < SECTIONS; i++)
+	memcpy(r->sections, sections, S_SPLIT_INFO * sizeof(*sections));
+	for (int i = 0; i < S_SPLIT_INFO; i++)
 		total += sections[i].size;
 	r->code = code;
 	r->code_count = code_count;
@@ -27,7 +27,7 @@ const void *reader_array(const struct reader *r, int which, u64 *count)
 {
 	const struct vector *arrays[] = {
 		&r->rows, &r->instances, &r->pieces,
-		&r->paths.text, &r->paths.offsets, &r->names.text, &r->names.offsets,
+		&r->paths.text, &r->paths.offsets, &r->names.text, &r->names.offsets, &r->skeletons,
 	};
 
 	*count = arrays[which]->count;
@@ -36,10 +36,14 @@ const void *reader_array(const struct reader *r, int which, u64 *count)
 
 void reader_losses(const struct reader *r, u64 *losses)
 {
+	const struct unit *units = r->units.data;
+
 	losses[0] = r->skipped_lines;
 	losses[1] = r->skipped_units;
 	losses[2] = r->split_units;
-	losses[3] = r->units.count;
+	losses[3] = 0;
+	for (u64 i = 0; i < r->units.count; i++)
+		losses[3] += units[i].part != P_SPLIT;
 }
 
 static void drop(struct vector *v)
@@ -58,7 +62,7 @@ void reader_trim(struct reader *r)
 void reader_free(struct reader *r)
 {
 	struct vector *all[] = {
-		&r->units, &r->by_line, &r->rows, &r->instances, &r->pieces, &r->raw_rows, &r->sequences,
+		&r->units, &r->by_line, &r->skeletons, &r->rows, &r->instances, &r->pieces, &r->raw_rows, &r->sequences,
 		&r->directories, &r->files, &r->ranges, &r->abbrevs, &r->attributes, &r->scopes,
 		&r->paths.text, &r->paths.offsets, &r->names.text, &r->names.offsets,
 	};

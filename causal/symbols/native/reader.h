@@ -23,6 +23,8 @@ typedef int64_t s64;
 enum section_name {
 	S_INFO, S_ABBREV, S_LINE, S_STR, S_LINE_STR, S_STR_OFFSETS, S_ADDR, S_RANGES, S_RNGLISTS,
 	S_SUP_INFO, S_SUP_ABBREV, S_SUP_STR, // of the alternate file that dwz makes
+	// of .dwo files or a .dwp file; those there are from the beginning end here
+	S_SPLIT_INFO, S_SPLIT_ABBREV, S_SPLIT_STR, S_SPLIT_STR_OFFSETS, S_SPLIT_RNGLISTS,
 	SECTIONS
 };
 
@@ -30,6 +32,9 @@ struct section {
 	const u8 *data;
 	u64 size;
 };
+
+// Where a unit is: in the file itself, in its alternate file, in a file of split debug information.
+enum part { P_MAIN, P_SUP, P_SPLIT };
 
 struct cursor {
 	const u8 *at, *end;
@@ -60,10 +65,24 @@ struct unit {
 	u64 abbrev_offset;
 	u64 low_pc, line_offset;
 	u64 str_offsets_base, addr_base, rnglists_base, ranges_base;
+	u64 strings;        // where those of its own file begin among the split ones
+	u64 info;           // where its file begins among the split ones
+	u64 split_id;       // which skeleton belongs to which unit of another file
 	const char *comp_dir;
-	u8 version, address_size, offset_size;
-	bool sup;           // in the alternate file
-	bool has_lines, split;
+	u8 version, address_size, offset_size, part;
+	bool has_lines;
+	bool passed_over;   // its functions: a skeleton whose entries were found, entries whose skeleton was not
+};
+
+// For Python: a skeleton's entries are in the file `name`, from `directory`; strings by number, or NONE.
+struct skeleton {
+	u64 id;
+	u32 name, directory, unit, pad;
+};
+
+// From Python: one .dwo file among the split sections, or what a .dwp file took from one.
+struct contribution {
+	u64 info, info_size, abbrev, strings, str_offsets, rnglists;
 };
 
 // One entry of the line table: from here on it is this line of this file. File 0 with line 0: no line.
@@ -79,7 +98,7 @@ struct sequence {
 
 // A function (parent NONE) or a call of one that was inlined into its parent.
 struct instance {
-	u64 die; // the entry with its name; bit 63: in the alternate file
+	u64 die; // the entry with its name; the part in the two highest bits
 	u32 parent;
 	u32 call_file, call_line;
 	u32 pad;
@@ -123,8 +142,9 @@ struct reader {
 	const u64 *code; // pairs: first address of a piece of code, and the one behind it; sorted
 	u64 code_count;
 
-	struct vector units;       // struct unit, those of the alternate file last
+	struct vector units;       // struct unit, by part
 	struct vector by_line;     // u32 indices of units, by line_offset
+	struct vector skeletons;   // struct skeleton
 	struct vector rows;        // struct row
 	struct vector instances;   // struct instance
 	struct vector pieces;      // struct piece
@@ -134,12 +154,12 @@ struct reader {
 	struct vector raw_rows, sequences, directories, files, ranges, abbrevs, attributes, scopes;
 	const struct unit *abbrev_unit;
 	u64 abbrev_offset;
-	bool abbrev_sup, abbrev_valid;
-	u8 abbrev_shape;
+	bool abbrev_valid;
+	u8 abbrev_part, abbrev_shape;
 
 	u64 skipped_lines;   // line programs left out, wholly or from some point on
 	u64 skipped_units;   // units whose entries could not be read to the end
-	u64 split_units;     // whose entries are in another file (.dwo)
+	u64 split_units;     // whose entries are in another file (.dwo) that was not found
 	u64 budget;          // of repeated work
 	bool out_of_memory;
 };
@@ -170,7 +190,10 @@ const char *value_string(const struct reader *r, const struct unit *u, const str
 bool value_address(const struct reader *r, const struct unit *u, const struct value *v, u64 *address);
 bool load_abbrevs(struct reader *r, const struct unit *u);
 const struct abbrev *find_abbrev(const struct reader *r, u64 code);
+const struct section *info_of(const struct reader *r, const struct unit *u);
 struct cursor unit_cursor(const struct reader *r, const struct unit *u, u64 offset);
+bool read_unit_header(struct reader *r, struct cursor *c, const u8 *base, struct unit *u);
+bool read_root(struct reader *r, struct unit *u);
 void find_units(struct reader *r);
 
 // lines.c
