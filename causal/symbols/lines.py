@@ -63,7 +63,7 @@ class SourceLines:
         path = find_debug_path(binary)
         if path is None:
             return None
-        code = _code_ranges(binary)
+        code = code_ranges(binary)
         key, root = _cache_key(binary, path), cache_root or cache.cache_directory() / "lines"
         kept = cache.load(key, _CACHED, root)
         if kept is not None and (lines := _from_cache(path, binary.path, code, *kept)) is not None:
@@ -169,7 +169,8 @@ def _take(table: NDArray[np.void], addresses: NDArray[np.uint64]) -> NDArray[np.
     return taken
 
 
-def _code_ranges(binary: Binary) -> NDArray[np.uint64]:
+def code_ranges(binary: Binary) -> NDArray[np.uint64]:
+    """First address of each executable segment and the one behind its last, shape (n, 2)."""
     bounds = [(s.vaddr, s.vaddr + s.filesz) for s in binary.segments if s.executable and s.filesz]
     return np.array(sorted(bounds)[:64], np.uint64).reshape(-1, 2)
 

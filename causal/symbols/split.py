@@ -39,12 +39,14 @@ class SplitFiles:
 
 def add_split_files(reader: Reader, paths: Iterable[str]) -> SplitFiles:
     """Give the reader of a program, whose file and whose debug file `paths` are, the entries that lie elsewhere."""
-    skeletons = reader.skeletons()
-    if not skeletons:
-        return SplitFiles()
-    files = _packed(paths) or _loose(skeletons)
+    files = find_split_files(reader.skeletons(), paths)
     reader.add_split(files.sections, files.contributions)
     return files
+
+
+def find_split_files(skeletons: Sequence[Skeleton], paths: Iterable[str]) -> SplitFiles:
+    """The entries of these units of a program whose file and whose debug file `paths` are."""
+    return (_packed(paths) or _loose(skeletons)) if skeletons else SplitFiles()
 
 
 def packed_identity(paths: Iterable[str]) -> str:

@@ -3,7 +3,8 @@
 For each file: our first read (lines alone, and with inlined calls), our read from the cache, and what llvm-dwarfdump,
 readelf and addr2line take for the same, all in one run, output thrown away. Peak memory is the largest resident size
 of the process, for ours what reading added to it. `--agree N` compares N addresses with llvm-symbolizer and addr2line,
-inlined calls included, wherever those two agree with each other.
+inlined calls included, wherever those two agree with each other. `--fuzz S` feeds damaged debug information of these
+files to the reader for so many seconds, under sanitizers, instead.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import symbols_fuzz
 from causal.errors import CausalError
 from causal.symbols.elf import Binary
 from causal.symbols.lines import SourceLines
@@ -41,7 +43,7 @@ binary = Binary.load(path)
 if how == "lines":
     from causal.symbols.debugfile import read_debug_file, find_debug_path
     debug = read_debug_file(find_debug_path(binary), inlines=False)
-    rows = Reader(debug.sections, L._code_ranges(binary)).lines()[0]
+    rows = Reader(debug.sections, L.code_ranges(binary)).lines()[0]
 else:
     rows = L.SourceLines.load(binary, Path(root)).rows
 took = time.perf_counter() - began
@@ -68,6 +70,8 @@ def main(arguments: list[str]) -> int:
         print("error: no file to read", file=sys.stderr)
         print("hint: apt-get install python3.11-dbg libc6-dbg, or name files", file=sys.stderr)
         return 1
+    if options.fuzz:
+        return symbols_fuzz.campaign(files, options.fuzz)
     failed = False
     for path in files:
         try:
@@ -83,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/bench symbols", description=__doc__)
     parser.add_argument("files", nargs="*", help="programs or files of debug information")
     parser.add_argument("--agree", type=int, default=0, metavar="N", help="compare so many addresses with other tools")
+    parser.add_argument("--fuzz", type=float, default=0, metavar="S", help="damaged input for so many seconds")
     parser.add_argument("--no-tools", dest="tools", action="store_false", help="time only ourselves")
     return parser
 
