@@ -103,7 +103,7 @@ def examine_members(options: AttachOptions, members: Members) -> Subject:
                 if process in members.roots:
                     raise
     binaries = [binary for binary, _ in mains.values()]
-    libraries = {binary.path: _libraries(process) for binary, process in mains.values()}
+    libraries = {binary.path: library_paths(process) for binary, process in mains.values()}
     scope, table, only = find_regions(options, binaries, chain.from_iterable(libraries.values()))
     points = find_points(
         options.points, options.latencies, options.accept_many, lambda spec: _locate(spec, binaries, libraries)
@@ -111,7 +111,8 @@ def examine_members(options: AttachOptions, members: Members) -> Subject:
     return Subject(binaries[0].path, binaries[0], None, scope, table, only, points)
 
 
-def _libraries(process: Process) -> list[str]:
+def library_paths(process: Process) -> list[str]:
+    """The files that a process has mapped beside its executable, as seen from here."""
     root = root_of(process.pid)
     mapped = (seen_from_here(each, root) for each in read_maps(process.pid) if each.kind == "file" and not each.deleted)
     return [path for path in dict.fromkeys(each.path for each in mapped) if path != process.executable]

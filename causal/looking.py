@@ -16,12 +16,15 @@ _PATIENCE_S = 5.0
 
 
 @contextmanager
-def started(options: RunOptions) -> Iterator[tuple[Engine, Subject, Child]]:
-    """The command, on the clock; it is ended with the block. Raises CausalError with a remedy."""
+def started(options: RunOptions, points: int = 0) -> Iterator[tuple[Engine, Subject, Child]]:
+    """The command, on the clock; it is ended with the block. `points`: how many progress points may be attached.
+
+    Raises CausalError with a remedy.
+    """
     _require()
     subject = examine(options)
     with Engine(options.engine) as engine:
-        engine.load()
+        engine.load(points)
         child = Child.start(subject.program, options.command, None, subject.owner)
         engine.add_process(child.pid)
         child.release()
@@ -32,13 +35,13 @@ def started(options: RunOptions) -> Iterator[tuple[Engine, Subject, Child]]:
 
 
 @contextmanager
-def joined(options: AttachOptions) -> Iterator[tuple[Engine, Subject, Members]]:
-    """Processes that run already, on the clock; nothing is done to them. Raises CausalError with a remedy."""
+def joined(options: AttachOptions, points: int = 0) -> Iterator[tuple[Engine, Subject, Members]]:
+    """Processes that run already, on the clock; nothing is done to them. Otherwise as `started`."""
     _require()
     members = find_members(options)
     subject = examine_members(options, members)
     with Engine(options.engine) as engine:
-        engine.load()
+        engine.load(points)
         for process in members.all:
             engine.add_process(process.pid, follow=options.children)
         yield engine, subject, members

@@ -133,8 +133,11 @@ class PointProbes:
             raise CausalError(f"more than {self._options.max_latencies} latencies", "name the ones that matter most")
         table[ctypes.c_int(latency)] = table.Leaf(begin, end, 2 if macros else 1)
 
-    def start_counting_calls(self, path: str, file_offsets: Sequence[int]) -> CallCounter:
+    def start_counting_calls(
+        self, path: str, file_offsets: Sequence[int], semaphores: Sequence[int] | None = None
+    ) -> CallCounter:
         """Count how often the target executes the instructions at these offsets of one file, until closed.
+        `semaphores` as for `attach_points`.
 
         Raises OSError where the kernel has no uprobe_multi links (they came with 6.6, kernel commit 89ae89f53d20).
         """
@@ -145,7 +148,7 @@ class PointProbes:
             program = bpf.load_func("on_call", BPF.KPROBE, attach_type=kernel_calls.TRACE_UPROBE_MULTI)
         counts = bpf["calls"]
         counts.clear()
-        link = kernel_calls.link_uprobes(program.fd, path, file_offsets)
+        link = kernel_calls.link_uprobes(program.fd, path, file_offsets, semaphores=semaphores)
         return CallCounter(link, lambda: [int(counts[i].value) for i in range(len(file_offsets))])
 
     def visits(self, points: int) -> list[int]:

@@ -1,16 +1,16 @@
-"""Which function could be the progress point? A look at a program nobody named one for.
+"""What could be the progress point? A look at a program nobody named one for.
 
-Counts the calls of all its functions for ten seconds, a part of them at a time, so that a probe in a hot function
-slows the program only for a moment.
+Counts for ten seconds what its functions, its USDT points and its system calls of the kind that accepts or sends. The
+former take turns, so that a probe in a hot function slows the program only for a moment.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from causal.attachment import AttachOptions
+from causal.attachment import AttachOptions, library_paths
 from causal.engine import Engine
 from causal.errors import CausalError
 from causal.interruption import Interruption
@@ -19,67 +19,153 @@ from causal.processes import is_alive
 from causal.recording import RunOptions
 from causal.symbols.demangle import demangle
 from causal.symbols.elf import Binary
+from causal.symbols.libraries import libraries_of
+from causal.symbols.usdt import readable, usdt_points
+from causal.tracefs import available_events
 
 _LOOK_S = 10.0
 _ROUNDS = 10
 _LISTED = 12
+_LISTED_OTHERS = 8
 # Rarer is too rare for experiments of a second, more often costs too much as a uprobe.
 _USEFUL_RATES = (1.0, 50_000.0)
+# What a server does once for a connection or a reply.
+_SYSTEM_CALLS = ("accept", "accept4", "sendto", "sendmsg", "sendmmsg", "write", "writev", "sendfile64")
+# As in causal/point_list.py.
+FUNCTION, USDT, SYSTEM_CALL = "function", "usdt", "tracepoint"
+
+Rates = dict[str, dict[str, float]]  # kind -> SPEC -> visits per second
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Functions with their calls per second, likely progress points first; `status` when the program ended."""
+    """SPECs with their visits per second by kind, likely progress points first; `status` when the program ended."""
 
-    functions: list[tuple[str, float]]
+    points: dict[str, list[tuple[str, float]]]
     status: int | None
+
+    @property
+    def best(self) -> str | None:
+        """One to begin with: what is visited neither too rarely nor too often, rather the program's own."""
+        low, high = _USEFUL_RATES
+        useful = [spec for found in self.points.values() for spec, rate in found if low <= rate <= high]
+        return next(iter([*useful, *(spec for found in self.points.values() for spec, _ in found)]), None)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """Places in one file that are counted at the same time."""
+
+    kind: str
+    path: str
+    specs: list[str]
+    offsets: list[int]
+    semaphores: list[int] | None = None
 
 
 def suggest_for_process(options: AttachOptions, interruption: Interruption) -> Suggestion:
     """Look at processes that run already for ten seconds."""
-    with joined(options) as (engine, subject, members):
-        rates = _rates(engine, subject.main, lambda: any(map(is_alive, members.roots)), interruption)
-    return Suggestion(rank(rates), None if any(map(is_alive, members.roots)) else 0)
+    events = _events()
+    with joined(options, len(events)) as (engine, subject, members):
+        libraries = library_paths(members.roots[0])
+        going = _Going(lambda: any(map(is_alive, members.roots)), interruption)
+        rates = _rates(engine, subject.main, libraries, events, going)
+        return Suggestion(_rank_all(rates), None if any(map(is_alive, members.roots)) else 0)
 
 
 def suggest(options: RunOptions, interruption: Interruption) -> Suggestion:
     """Start the command, look at it for ten seconds, end it."""
-    with started(options) as (engine, subject, child):
-        rates = _rates(engine, subject.main, lambda: child.poll() is None, interruption)
-        return Suggestion(rank(rates), child.poll())
+    events = _events()
+    with started(options, len(events)) as (engine, subject, child):
+        going = _Going(lambda: child.poll() is None, interruption)
+        rates = _rates(engine, subject.main, libraries_of(subject.main), events, going)
+        return Suggestion(_rank_all(rates), child.poll())
 
 
-def _rates(engine: Engine, main: Binary, alive: Callable[[], bool], interruption: Interruption) -> dict[str, float]:
-    functions = main.functions
-    rows = [row for row in range(len(functions.names)) if not functions.ifunc[row]][
-        : engine.options.max_calls * _ROUNDS
-    ]
-    parts = [rows[i::_ROUNDS] for i in range(_ROUNDS)]
-    rates = {}
-    for part in filter(None, parts):
-        if not alive() or interruption():
+@dataclass(frozen=True)
+class _Going:
+    alive: Callable[[], bool]
+    interruption: Interruption
+
+    def __bool__(self) -> bool:
+        return self.alive() and not self.interruption()
+
+
+def _events() -> list[str]:
+    known = available_events()
+    return [event for call in _SYSTEM_CALLS if (event := f"syscalls:sys_exit_{call}") in known]
+
+
+def _rates(engine: Engine, main: Binary, libraries: Sequence[str], events: Sequence[str], going: _Going) -> Rates:
+    rates: Rates = {FUNCTION: {}, USDT: {}, SYSTEM_CALL: {}}
+    for number, event in enumerate(events):
+        engine.probes.attach_event(number, *event.split(":"))
+    began, before = time.monotonic(), engine.probes.visits(len(events))
+    looks = [*_function_looks(main, engine.options.max_calls), *_usdt_looks((main.path, *libraries))]
+    for look in looks:
+        if not going:
             break
-        try:
-            counter = engine.probes.start_counting_calls(main.path, [int(functions.start[row]) for row in part])
-        except OSError as error:
-            raise CausalError(
-                f"cannot count the calls of {main.name}: {error.strerror}",
-                "name a progress point with -p FUNCTION; this kernel may be older than 6.6",
-            ) from None
-        began = time.monotonic()
-        while time.monotonic() - began < _LOOK_S / _ROUNDS and alive() and not interruption():
-            time.sleep(0.02)
-        elapsed = time.monotonic() - began
-        for row, count in zip(part, counter.counts(), strict=True):
-            if count:
-                rates[demangle(functions.names[row])] = count / elapsed
-        counter.close()
+        for spec, rate in _count(engine, look, _LOOK_S / len(looks), going).items():
+            rates[look.kind][spec] = rates[look.kind].get(spec, 0.0) + rate
+    elapsed = max(time.monotonic() - began, 1e-3)
+    for event, first, last in zip(events, before, engine.probes.visits(len(events)), strict=True):
+        if last > first:
+            rates[SYSTEM_CALL][f"tracepoint:{event}"] = (last - first) / elapsed
     return rates
 
 
-def rank(rates: dict[str, float]) -> list[tuple[str, float]]:
+def _function_looks(main: Binary, most: int) -> Iterator[_Look]:
+    functions = main.functions
+    rows = [row for row in range(len(functions.names)) if not functions.ifunc[row]][: most * _ROUNDS]
+    for part in filter(None, (rows[i::_ROUNDS] for i in range(_ROUNDS))):
+        names = [demangle(functions.names[row]) for row in part]
+        yield _Look(FUNCTION, main.path, names, [int(functions.start[row]) for row in part])
+
+
+def _usdt_looks(paths: Sequence[str]) -> Iterator[_Look]:
+    for path in paths:
+        try:
+            binary = Binary.load(path)
+        except CausalError:
+            continue
+        places = [
+            (f"usdt:{point.provider}:{readable(point.name)}", offset, binary.file_offset(point.semaphore) or 0)
+            for point in usdt_points(binary)
+            if (offset := binary.file_offset(point.vaddr)) is not None
+        ]
+        if places:
+            specs, offsets, semaphores = (list(part) for part in zip(*places, strict=True))
+            yield _Look(USDT, path, specs, offsets, semaphores if any(semaphores) else None)
+
+
+def _count(engine: Engine, look: _Look, length_s: float, going: _Going) -> dict[str, float]:
+    """Visits per second of each SPEC that had any; all its places count."""
+    try:
+        counter = engine.probes.start_counting_calls(look.path, look.offsets, look.semaphores)
+    except OSError as error:
+        raise CausalError(
+            f"cannot count the calls of {look.path}: {error.strerror}",
+            "name a progress point with -p FUNCTION; this kernel may be older than 6.6",
+        ) from None
+    began = time.monotonic()
+    while time.monotonic() - began < length_s and going:
+        time.sleep(0.02)
+    elapsed = time.monotonic() - began
+    rates: dict[str, float] = {}
+    for spec, count in zip(look.specs, counter.counts(), strict=True):
+        if count:
+            rates[spec] = rates.get(spec, 0.0) + count / elapsed
+    counter.close()
+    return rates
+
+
+def _rank_all(rates: Rates) -> dict[str, list[tuple[str, float]]]:
+    return {kind: rank(its, _LISTED if kind == FUNCTION else _LISTED_OTHERS) for kind, its in rates.items() if its}
+
+
+def rank(rates: dict[str, float], listed: int = _LISTED) -> list[tuple[str, float]]:
     """The rates worth showing: useful ones first, the rarest of them first, since work comes in few large units."""
     low, high = _USEFUL_RATES
     useful = sorted((item for item in rates.items() if low <= item[1] <= high), key=lambda item: item[1])
     others = sorted((item for item in rates.items() if not low <= item[1] <= high), key=lambda item: -item[1])
-    return (useful + others)[:_LISTED]
+    return (useful + others)[:listed]

@@ -48,7 +48,12 @@ class AttachCommand:
             "--children", action=argparse.BooleanOptionalAction, default=True,
             help="their children too, those of now and those to come (default: yes)",
         )  # fmt: skip
-        declare_measurement(parser).add_argument(
+        what = declare_measurement(parser)
+        what.add_argument(
+            "--list-points", nargs="?", const="", metavar="PATTERN",
+            help="no experiments: list functions, USDT points and, with FILE.c as the pattern, lines as SPECs for -p",
+        )  # fmt: skip
+        what.add_argument(
             "--list-regions", action="store_true",
             help="no experiments: look at the processes (for --duration, default 10s) and list what could be sped up",
         )  # fmt: skip
@@ -67,6 +72,8 @@ class AttachCommand:
         from causal.attachment import attach
 
         options = _options(args)
+        if args.list_points is not None:
+            return _list_points(options, args.list_points or None)
         with interruptible() as interruption:
             if args.list_regions:
                 from causal.survey import survey_processes
@@ -86,6 +93,18 @@ class AttachCommand:
                 args.quiet, lambda *callbacks: attach(options, interruption, *callbacks)
             )
         return 0 if outcome.reason in ("duration", "exit", "interrupt") else 128 + signal.SIGINT
+
+
+def _list_points(options: AttachOptions, pattern: str | None) -> int:
+    from causal.attachment import find_members, library_paths
+    from causal.point_list import list_points
+    from causal.symbols.elf import Binary
+    from cli.points import print_points
+
+    process = find_members(options).roots[0]
+    main = Binary.load(process.executable)
+    print_points(list_points(main, library_paths(process), pattern), main, pattern)
+    return 0
 
 
 def _options(args: argparse.Namespace) -> AttachOptions:

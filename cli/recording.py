@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from causal.suggestion import Suggestion
     from causal.windows import Attribution
 
+_SUGGESTED = {
+    "function": "functions of the program",
+    "usdt": "points that its authors marked (USDT)",
+    "tracepoint": "its system calls that accept and send",
+}
+
 
 def declare_measurement(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Options that say what is measured; returns their group."""
@@ -194,15 +200,15 @@ def announce_suggestions() -> None:
 
 
 def refuse_without_point(found: Suggestion, before: str, after: Sequence[str], if_ended: str) -> int:
-    """List the functions that could be progress points, then raise UsageError with the command to type."""
-    if found.status is not None and not found.functions:
+    """List what could be progress points, then raise UsageError with the command to type."""
+    if found.status is not None and not found.points:
         raise UsageError("no progress point given, and the program ended before one could be suggested", if_ended)
-    if found.functions:
-        print("functions of the program and their calls per second:", file=sys.stderr)
-    for name, rate in found.functions:
-        print(f"{rate:12,.1f}  {name}", file=sys.stderr)
-    point = shlex.quote(found.functions[0][0]) if found.functions else "FUNCTION"
+    for kind, points in found.points.items():
+        print(f"{_SUGGESTED[kind]} and their visits per second:", file=sys.stderr)
+        for spec, rate in points:
+            print(f"{rate:12,.1f}  -p {shlex.quote(spec)}", file=sys.stderr)
+    point = shlex.quote(found.best) if found.best else "FUNCTION"
     raise UsageError(
         "no progress point given",
-        f"choose a function that runs once per unit of work: {before} -p {point} {shlex.join(after)}",
+        f"choose what is visited once per unit of work: {before} -p {point} {shlex.join(after)}",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import signal
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from causal.errors import UsageError
@@ -43,6 +44,11 @@ class RunCommand:
             "--list-regions", action="store_true",
             help="no experiments: look at the program (for --duration, default 10s) and list what could be sped up",
         )  # fmt: skip
+        what.add_argument(
+            "--list-points", nargs="+", metavar=("BINARY", "PATTERN"),
+            help="nothing is run: list the functions and USDT points of a program or library, and with FILE.c as the "
+            "pattern its lines, each as a SPEC for -p",
+        )  # fmt: skip
         how = declare_conduct(parser, "when it ends")
         how.add_argument("--keep-running", action="store_true", help="leave the program running after --duration")
         declare_output(parser)
@@ -54,11 +60,14 @@ class RunCommand:
             ("sudo causal-bpf run -p step --only 'solve_*' -- ./solver", "try only some functions, or solver.c:10-20"),
             ("sudo causal-bpf run -p step -s '!vendor' -b libcore -- ./app", "lines of a library but not of vendor/"),
             ("sudo causal-bpf run -p step --given 'parse=50%' -- ./app", "what next, when parse takes half its time?"),
+            ("causal-bpf run --list-points ./app 'parse*'", "what a progress point could be, by name"),
             ("sudo causal-bpf run --list-regions -- ./app", "what could be sped up, and its share of the time"),
         )
 
     def run(self, args: argparse.Namespace) -> int:
         """Records and prints; the exit code is the command's, 0 when --duration ended it."""
+        if args.list_points:
+            return _list_points(args.list_points, args.command)
         from causal.recording import record
 
         options = _options(args)
@@ -103,6 +112,15 @@ def _suggest(options: RunOptions, interruption: Interruption) -> int:
     command = shlex.join(options.command)
     instead = f"measure it end to end: causal-bpf run --repeat 40 -- {command}"
     return refuse_without_point(found, "causal-bpf run", ["--", *options.command], instead)
+
+
+def _list_points(words: list[str], command: Sequence[str]) -> int:
+    from cli.points import print_points_of
+
+    if command:
+        raise UsageError("--list-points runs nothing", f"leave out the command: --list-points {shlex.join(words)}")
+    print_points_of(words)
+    return 0
 
 
 def _list_regions(options: RunOptions, interruption: Interruption) -> int:

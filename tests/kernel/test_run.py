@@ -191,7 +191,7 @@ def test_a_progress_point_is_suggested(causal_bpf, programs, tmp_path):
     assert finished.code == 2
     assert error.startswith("error: no progress point given")
     assert re.search("^hint: .* -p [a-z_]+ -- ", hint)
-    assert any(re.fullmatch(r" *[\d,]+\.\d +progress", line) for line in listed)
+    assert any(re.fullmatch(r" *[\d,]+\.\d +-p progress", line) for line in listed)
     assert list(tmp_path.glob("*.jsonl")) == []
 
 

@@ -1,0 +1,59 @@
+"""What `--list-points` shows can be given to `-p` as it stands."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from causal.point_list import list_points
+from causal.progress import parse_spec, resolve
+from causal.symbols.elf import Binary
+from cli.main import main
+
+SOURCE = Path(__file__).parents[1] / "kernel" / "programs" / "points.c"
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    path = tmp_path_factory.mktemp("list") / "points"
+    subprocess.run(["cc", "-std=gnu11", "-O1", "-g", "-pthread", "-w", "-o", path, SOURCE], check=True, timeout=60)
+    return Binary.load(path)
+
+
+def specs(program, pattern=None, kind=None):
+    return [each.spec for each in list_points(program, (), pattern) if kind in (None, each.kind)]
+
+
+def test_every_kind_can_be_resolved(program):
+    listed = specs(program, "*")
+    listed += specs(program, "points.c:*", "line")
+    assert {"visited", "second_copy", "usdt:example:always", "usdt:example:switched"} <= set(listed)
+    assert any(spec.startswith("points.c:") for spec in listed)
+    for spec in listed:
+        assert resolve(parse_spec(spec), program, ()), spec
+
+
+def test_patterns(program):
+    assert specs(program, "copy") == ["first_copy", "second_copy"]
+    assert specs(program, "copy*") == []
+    assert specs(program, "usdt:*:sw*") == ["usdt:example:switched"]
+    line = next(n for n, text in enumerate(SOURCE.read_text().splitlines(), 1) if text.endswith("// INLINED"))
+    assert specs(program, f"points.c:{line}") == [f"points.c:{line}"]
+    # without a file in the pattern there are no lines
+    assert not specs(program, kind="line") and not specs(program, "points", "line")
+
+
+def test_functions_of_a_library_carry_its_name(tmp_path):
+    path = tmp_path / "libthing.so.1.2"
+    (tmp_path / "thing.c").write_text("int thing(int x) { return x + 1; }\n")
+    words = ["cc", "-shared", "-fPIC", "-o", path, tmp_path / "thing.c"]
+    subprocess.run(words, check=True, timeout=60)
+    assert specs(Binary.load(path), "thing") == ["thing@libthing"]
+
+
+def test_on_the_command_line(program, capsys):
+    assert main(["run", "--list-points", program.path, "copy"]) == 0
+    assert capsys.readouterr().out == "functions:\n  first_copy\n  second_copy\n"
+    assert main(["run", "--list-points", program.path, "no_such"]) == 1
+    assert "points has no function, USDT point or line that matches no_such" in capsys.readouterr().err
+    assert main(["run", "--list-points", program.path, "--", "ls"]) == 2
