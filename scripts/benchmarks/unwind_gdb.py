@@ -5,12 +5,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.unwind_probe import Probe, running, target_for
+from benchmarks.unwind_probe import Probe, target_for
+from benchmarks.unwind_programs import available
+from causal.mappings import read_maps
 from causal.windows import EngineOptions
 
 # gdb, asked once for each stack over its standard input. Its synthetic frames (tail calls, inlined calls) are apart.
@@ -40,114 +41,7 @@ while True:
         pass
     print("ANSWER " + json.dumps(answer), file=sys.stderr, flush=True)
 """
-PYTHON = """
-import json, re, sqlite3, zlib
-data = {str(i): list(range(i % 9)) for i in range(999)}
-while True:
-    text = json.dumps(data); json.loads(text); re.findall(r"(\\d+), (\\d+)", text)
-    zlib.compress(text.encode()); sorted(text, key=lambda c: -ord(c))
-    d = sqlite3.connect(":memory:"); d.execute("create table t(a)")
-    d.executemany("insert into t values (?)", ((i,) for i in range(500))); d.execute("select sum(a) from t").fetchall()
-"""
-CPP = """
-#include <algorithm>
-#include <map>
-#include <regex>
-#include <sstream>
-#include <stdexcept>
-#include <string>
-#include <vector>
-volatile long sink;
-int depth(int n) { if (!n) throw std::runtime_error("end"); return depth(n - 1) + n; }
-int main() {
-  for (long k = 0;; k++) {
-    std::vector<std::string> v; std::map<std::string, int> m;
-    for (int i = 0; i < 500; i++) {
-      std::ostringstream s; s << i * 7919 % 1000 << ' ' << 1.5 * i; v.push_back(s.str()); m[v.back()]++;
-    }
-    std::sort(v.begin(), v.end(), [](auto &a, auto &b) { return a.size() != b.size() ? a.size() < b.size() : a > b; });
-    static const std::regex r("([0-9]+) ([0-9.]+)"); std::smatch x;
-    for (auto &s : v) sink += std::regex_match(s, x, r);
-    try { sink += depth(20); } catch (const std::exception &e) { sink++; }
-  }
-}
-"""
-RUST = """
-use std::collections::{BTreeMap, HashMap};
-fn fib(n: u64) -> u64 { if n < 2 { n } else { std::hint::black_box(fib(n - 1)) + fib(n - 2) } }
-fn main() { loop {
-    let mut h: HashMap<String, Vec<u64>> = HashMap::new(); let mut b = BTreeMap::new();
-    for i in 0..2000u64 {
-        h.entry(format!("{:x}", i % 97)).or_default().push(i); b.insert(i * 7919 % 1000, format!("{:?}", i));
-    }
-    let mut v: Vec<_> = h.iter().map(|(k, v)| (v.iter().sum::<u64>(), k.clone())).collect(); v.sort();
-    std::hint::black_box((v, b, fib(15)));
-} }
-"""
-SQL = """
-with recursive c(x) as (select 1 union all select x+1 from c where x < 100000000)
-select count(*), sum(abs(x % 7)), max(printf('%d', x)) from c;
-"""
-PERL = """
-while (1) {
-    my %h; $h{$_ % 97} .= "x$_" for 1..5000; my @a = sort { $h{$a} cmp $h{$b} } keys %h;
-    s/x(\\d+)/<$1>/g for values %h;
-}
-"""
 ENDINGS = ("running", "bottom", "lost", "limit")
-
-
-def commands(directory):
-    """Name -> a command that keeps a core busy, of the programs that are there."""
-    found = {
-        "python3": [sys.executable if not Path("/usr/bin/python3").exists() else "/usr/bin/python3", "-c", PYTHON],
-        "sqlite3": ["/usr/bin/sqlite3", ":memory:", SQL],
-        "perl": ["/usr/bin/perl", "-e", PERL],
-        "openssl": ["/usr/bin/openssl", "speed", "-seconds", "600", "rsa2048"],
-        "xz": ["sh", "-c", "exec xz -9e -T1 < /dev/urandom"],
-    }  # fmt: skip
-    (directory / "cpp.cc").write_text(CPP)
-    (directory / "rust.rs").write_text(RUST)
-    flags = ["-O2", "-fomit-frame-pointer"]
-    subprocess.run(["g++", *flags, "-o", directory / "cpp", directory / "cpp.cc"], check=True)
-    found["c++"] = [str(directory / "cpp")]
-    rust = Path.home() / ".cargo/bin/rustc"
-    if rust.exists():
-        subprocess.run([rust, "-O", "-o", directory / "rust", directory / "rust.rs"], check=True, cwd=directory)
-        found["rust"] = [str(directory / "rust")]
-    server = nginx(directory)
-    if server:
-        found["nginx"] = server
-    return {name: command for name, command in found.items() if Path(command[0]).exists()}
-
-
-def nginx(directory):
-    """One process that serves and a client that asks for it, both children of one shell."""
-    if not Path("/usr/sbin/nginx").exists():
-        return None
-    (directory / "page.html").write_text("x" * 5000)
-    for name in ("logs", "body"):
-        (directory / name).mkdir(exist_ok=True)
-    (directory / "nginx.conf").write_text(
-        f"daemon off; master_process off; error_log /dev/null; pid {directory}/pid; events {{}}"
-        f"http {{ access_log {directory}/logs/a; gzip on; gzip_types *; gzip_min_length 1;"
-        f" client_body_temp_path {directory}/body;"
-        f" server {{ listen 127.0.0.1:18087; root {directory}; }} }}"
-    )
-    return ["/usr/sbin/nginx", "-p", str(directory), "-c", str(directory / "nginx.conf")]
-
-
-CLIENT = """
-import socket
-while True:
-    try:
-        s = socket.create_connection(("127.0.0.1", 18087))
-        for _ in range(90):
-            s.sendall(b"GET /page.html HTTP/1.1\\r\\nHost: x\\r\\nAccept-Encoding: gzip\\r\\n\\r\\n")
-            s.recv(65536)
-    except OSError:
-        pass
-"""
 
 
 class Gdb:
@@ -179,6 +73,21 @@ def same(ours, theirs):
     return len(ours) == len(theirs) and all(their - our in (0, 1) for our, their in zip(ours, theirs, strict=True))
 
 
+def difference(pid, ours, theirs):
+    """Where two chains part: the last common frame and three more of each, by file and offset."""
+    maps = read_maps(pid)
+
+    def place(address):
+        found = next((mapping for mapping in maps if address in mapping), None)
+        return f"{os.path.basename(found.path)}+{found.file_offset(address):#x}" if found else hex(address)
+
+    pairs = enumerate(zip(ours, theirs, strict=False))
+    at = next((i for i, pair in pairs if not same(pair[:1], pair[1:])), min(len(ours), len(theirs)))
+    first = max(at - 1, 0)
+    described = [", ".join(map(place, chain[first : at + 3])) or "nothing" for chain in (ours, theirs)]
+    return f"from frame {first} of {len(ours)} and {len(theirs)}: {described[0]} | gdb: {described[1]}"
+
+
 def compare(engine, gdb, pid, count, seconds):
     """Counter of outcomes and examples of differences."""
     target = target_for(engine, pid)
@@ -205,7 +114,7 @@ def compare(engine, gdb, pid, count, seconds):
             depths.append(len(ours))
         else:
             outcome["different"] += 1
-            examples.append((ENDINGS[ending], [hex(a) for a in ours], [hex(a) for a in theirs["pcs"]]))
+            examples.append(f"{ENDINGS[ending]} {difference(pid, ours, theirs['pcs'])}")
     engine.remove_process(pid)
     return outcome, examples, depths
 
@@ -216,25 +125,22 @@ def measure(words, stacks):
     with tempfile.TemporaryDirectory(prefix="unwind-") as name:
         directory = Path(name)
         directory.chmod(0o755)
-        programs = {k: v for k, v in commands(directory).items() if not words or k in words}
+        programs = {k: v for k, v in available(directory).items() if not words or k in words}
         gdb = Gdb(directory)
         try:
             with Probe(EngineOptions(period_ns=3_000_017)) as engine:
                 engine.load()
                 engine.freeze_at_samples()
-                for name, command in programs.items():
-                    with (
-                        running(command) as child,
-                        running([sys.executable, "-c", CLIENT] if name == "nginx" else ["true"]),
-                    ):
+                for name, start in programs.items():
+                    with start() as pid:
                         time.sleep(0.5)
-                        share = stacks // len(programs) + 1
-                        outcome, examples, depths = compare(engine, gdb, child.pid, share, 600)
+                        share = -(-stacks // len(programs))
+                        outcome, examples, depths = compare(engine, gdb, pid, share, 600)
                     mean = sum(depths) / max(len(depths), 1)
                     print(
                         f"{name:10} {dict(outcome)} frames: mean {mean:.1f}, most {max(depths, default=0)}", flush=True
                     )
-                    for example in examples[:3]:
+                    for example in examples[:5]:
                         print("   ", example)
                     total += outcome
         finally:

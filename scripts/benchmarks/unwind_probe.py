@@ -51,8 +51,8 @@ int keep_stack(struct bpf_perf_event_data *ctx)
 class Probe(Engine):
     """`take` waits for a sample of a process on the clock; the process is then stopped where it was sampled."""
 
-    def _compile(self, source):
-        return super()._compile(source + KEEP % SIGSTOP)
+    def _compile(self, source, further_flags=()):
+        return super()._compile(source + KEEP % SIGSTOP, further_flags)
 
     def freeze_at_samples(self):
         bpf = self._kernel.bpf
