@@ -256,19 +256,22 @@ static __always_inline bool needs_stack(struct stack *k, bool sample)
 {
 	u64 id = bpf_get_current_pid_tgid();
 	u32 tid = id, tgid = id >> 32;
-	struct process *p = processes.lookup(&tgid);
 	struct experiment *x = the_experiment();
-	struct thread *t;
+	struct thread *t = threads.lookup(&tid);
+	struct process *p;
 
 	k->region = 0;
 	k->caller = 0;
+	// A sample or a switch may come before anything else that a new process does.
+	if (t && t->tgid != tgid)
+		adopt(t, tgid);
+	p = processes.lookup(&tgid);
 	if (!p || p->only_clock || p->region)
 		return false;
 	if (!x || x->waits == WAITS_BY_CALL)
 		return false;
 	if (thread_regions.lookup(&tid))
 		return false;
-	t = threads.lookup(&tid);
 	if (t && in_pause(t))
 		return false;
 	k->space = p->space;

@@ -254,6 +254,10 @@ class Engine:
         table = self._kernel.bpf["processes"]
         return {key.value: leaf.version for key, leaf in table.items() if not (regions_only and leaf.only_clock)}
 
+    def spaces_in_use(self) -> set[int]:
+        """Address spaces that processes have, those of children we have not met yet among them."""
+        return {leaf.space for leaf in self._kernel.bpf["processes"].values()}
+
     def registered(self, tgid: int) -> bool:
         """Has the stub of this process reported?"""
         table = self._kernel.bpf["processes"]
@@ -273,9 +277,11 @@ class Engine:
         key = ctypes.c_uint32(tgid)
         if key in table:
             leaf = table[key]
-            for name, value in fields.items():
-                setattr(leaf, name, value)
-            table[key] = leaf
+            # What the kernel side changes meanwhile would be lost, so only where there is something to change.
+            if any(getattr(leaf, name) != value for name, value in fields.items()):
+                for name, value in fields.items():
+                    setattr(leaf, name, value)
+                table[key] = leaf
 
     def write_ranges(self, ranges: npt.NDArray[Any]) -> None:
         """Replace the range table: an array of dtype RANGE, sorted within each binary's slice."""

@@ -67,7 +67,8 @@ class Surroundings:
 
     alive: Callable[[], bool]
     interrupted: Callable[[], bool]
-    refresh: Callable[[], None]
+    refresh: Callable[[], None]  # often in a window
+    prepare: Callable[[], None] = lambda: None  # between windows: may take its time
     throttled: Callable[[], int] = lambda: 0
     stolen: Callable[[], int] = lambda: 0  # ns of CPU time that the host gave to others, so far
     tune: Callable[[Mapping[str, float]], None] = lambda rates: None  # told once how often points are visited
@@ -238,6 +239,7 @@ class Experiments:
 
     def _measure(self, plan: WindowPlan) -> WindowReading | None:
         """Run one window to its end; None when the target or the user ended it."""
+        self.world.prepare()
         stolen_ns = self.world.stolen()
         end_ns = self.kernel.begin(plan)
         while (reading := self.kernel.poll()) is None:

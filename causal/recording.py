@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -274,17 +275,17 @@ class Recorder:
     def experiments(self, alive: Callable[[], bool], throttled: Callable[[], int]) -> Experiments:
         """Windows on a target that runs."""
         world = Surroundings(
-            alive=alive, interrupted=self.interruption, refresh=self.refresh, throttled=throttled,
-            stolen=stolen_ns, tune=self._tune_period, observe=self.observe,
+            alive=alive, interrupted=self.interruption, refresh=partial(self.refresh, building=False),
+            prepare=self.refresh, throttled=throttled, stolen=stolen_ns, tune=self._tune_period, observe=self.observe,
         )  # fmt: skip
         return Experiments(
             self.engine, self.subject.table, self.writer, self.planner(not self.can_pause()), self.points.names,
             world, () if self.subject.only is not None else self.options.only,
         )  # fmt: skip
 
-    def refresh(self) -> None:
-        """To be called a few times a second while the target runs."""
-        self.target.refresh()
+    def refresh(self, building: bool = True) -> None:
+        """To be called a few times a second while the target runs; `building` as for Target.refresh."""
+        self.target.refresh(building)
         self.points.refresh(self.target.files() if self.points.awaits else ())
         self.engine.wander()
 

@@ -9,14 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from causal.engine import MAPPING, Engine
 from causal.errors import CausalError
@@ -25,11 +22,16 @@ from causal.jit import JitCode
 from causal.mappings import Mapping, read_maps
 from causal.processes import Claims, executable_of, look_up, root_of
 from causal.regions import CODE_UNITS, RegionTable, Scope
+from causal.spaces import Space, Spaces
 from causal.symbols.elf import Binary
 from causal.unwind.modules import Modules
 
 # Tables that are not in the cache are built at once for so long when a process is met, the rest when stacks lead there.
 _BUILDING_S = 0.5
+# A process whose mappings are many, or change all the time, is looked at for at most a tenth of the time.
+_LOOKING_SHARE = 9
+_FULL = "the table of mappings"
+_MAKE_ROOM = "raise --max-mappings, or follow fewer processes"
 
 
 class Target:
@@ -38,55 +40,60 @@ class Target:
     def __init__(
         self, engine: Engine, table: RegionTable, scope: Scope, handlers: Handlers | None = None,
         claims: Claims | None = None, sampled_slice: Callable[[str], int] = lambda path: 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._engine = engine
         self._handlers = handlers
         self._claims = claims
         self._sampled_slice = sampled_slice
+        self._clock = clock
         self._table = table
         self._scope = scope
         self._versions: dict[int, int] = {}
         self._layouts: dict[int, tuple[Mapping, ...]] = {}
         self._binaries: dict[str, Binary | None] = {}
-        self._spaces = 0
-        self._next_mapping = 0
+        self._spaces = Spaces(engine, clock)
         self._unmapped = 0
-        self._places: dict[int, int] = {}  # where the mappings of a process begin in the kernel's table
-        self._guessed: Counter[str] = Counter()  # frames of mappings that are gone; see `without_information`
+        self._unsure: set[int] = set()  # processes that may have other mappings by now
+        self._look_again_s: dict[int, float] = {}
+        self._homeless: set[int] = set()  # processes for whose mappings there is no room
         self.modules: Modules | None = None
         self.was_registered = False  # at some time a process had a handler that can pause its threads
         self._labels: dict[int, str] = {}
         self.unreadable: dict[str, str] = {}  # binaries without usable symbols -> why
         self._jit = JitCode(table, scope, self.unreadable)
 
-    def refresh(self) -> None:
-        """Read the mappings of processes that are new, executed another program, or hit addresses unknown to us."""
+    def refresh(self, building: bool = True) -> None:
+        """Read the mappings of processes that are new, executed another program, or hit addresses unknown to us.
+
+        `building`: unwind tables may be built, which keeps a core busy for a while. Else they wait for the next call.
+        """
         counters = self._engine.counters()
         unmapped = counters["unmapped"] + counters["frames_unmapped"]
-        grown, self._unmapped = unmapped > self._unmapped, unmapped
+        if unmapped > self._unmapped:
+            self._unsure.update(self._versions)
+        self._unmapped = unmapped
         for tgid, version in self._engine.processes().items():
             fresh = self._versions.get(tgid) != version
-            if grown or fresh:
-                self._versions[tgid] = version
-                self._read_space(tgid)
             if fresh:
                 self._jit.forget(tgid)
+            if fresh or (tgid in self._unsure and self._clock() >= self._look_again_s.get(tgid, 0)):
+                self._versions[tgid] = version
+                self._read_space(tgid, fresh)
+            if fresh:
                 self._meet(tgid)
             if self._jit.refresh(tgid, self._layouts.get(tgid, ())):
                 self._engine.write_ranges(self._table.ranges)
                 self._write_space(tgid)
             if not os.path.exists(f"/proc/{tgid}"):
-                self._engine.remove_process(tgid)
-                self._versions.pop(tgid, None)
-                self._jit.forget(tgid)
-                self._guessed += self._guesses(tgid, self._places.pop(tgid, 0))
-                self._layouts.pop(tgid, None)
+                self._forget(tgid)
             elif self._handlers:
                 if self._engine.registered(tgid):
                     self.was_registered = True
                 else:
                     self._handlers.attend(tgid, version)
-        self._add_unwind_tables()
+        if building:
+            self._build_unwind_tables()
         if self._table.unit == "thread":
             self._label_threads()
         for number, (region, caller) in self._engine.sites().items():
@@ -94,10 +101,7 @@ class Target:
 
     def without_information(self) -> dict[str, int]:
         """Mappings of which frames had to be left by the frame pointer -> about how many frames, the most first."""
-        frames = self._guessed.copy()
-        for tgid, first in self._places.items():
-            frames += self._guesses(tgid, first)
-        return dict(frames.most_common())
+        return dict(self._spaces.frames_guessed().most_common())
 
     def alive(self) -> bool:
         """Does any process of the target still run, one that only shares the clock aside?"""
@@ -122,19 +126,24 @@ class Target:
                 label = process_label(executable_of(tgid))
                 self._engine.set_process_region(tgid, self._table.region_for_thread(label).id)
 
-    def _read_space(self, tgid: int) -> None:
+    def _read_space(self, tgid: int, fresh: bool = False) -> None:
+        began_s = self._clock()
+        self._unsure.discard(tgid)
         root = root_of(tgid)
         layout = tuple(seen_from_here(mapping, root) for mapping in read_maps(tgid))
-        if not layout or self._layouts.get(tgid) == layout:
-            return
-        if tgid in self._places:
-            self._guessed += self._guesses(tgid, self._places[tgid])
-        self._layouts[tgid] = layout
-        self._add_regions(layout)
-        self._write_space(tgid)
+        if layout and self._layouts.get(tgid) != layout:
+            self._layouts[tgid] = layout
+            self._add_regions(layout)
+            self._write_space(tgid)
+        elif layout and (fresh or tgid in self._homeless):
+            self._write_space(tgid)
+        now_s = self._clock()
+        self._look_again_s[tgid] = now_s + _LOOKING_SHARE * (now_s - began_s)
 
     def _write_space(self, tgid: int) -> None:
         layout, compiled = self._layouts[tgid], self._jit.slice_of(tgid)
+        if self._spaces.share(tgid, (layout, compiled)):
+            return
         rows = np.zeros(len(layout), MAPPING)
         for row, mapping in zip(rows, layout, strict=True):
             row["start"], row["end"], row["offset"] = mapping.start, mapping.end, mapping.offset
@@ -143,53 +152,50 @@ class Target:
             if mapping.kind == "anonymous" and compiled[1]:
                 row["lo"], row["hi"] = compiled
                 row["offset"] = mapping.start  # those ranges are addresses
-        self._find_modules(tgid, rows, layout)
-        first, space = self._reserve(len(rows))
-        self._places[tgid] = first
-        self._engine.write_space(space, first, rows)
-        self._engine.set_space(tgid, space)
+            if self.modules is not None and self.modules.is_known(mapping):
+                row["module"], row["pc"] = self.modules.find(tgid, mapping)
+        if self._spaces.add(tgid, (layout, compiled), layout, rows):
+            self._homeless.discard(tgid)
+        else:
+            self._homeless.add(tgid)
+            self._unsure.add(tgid)  # there may be room later
+            self.unreadable[_FULL] = f"it is full, and {len(self._homeless)} processes have no regions: {_MAKE_ROOM}"
 
-    def _guesses(self, tgid: int, first: int) -> Counter[str]:
-        layout = self._layouts.get(tgid, ())
-        frames: Counter[str] = Counter()
-        for mapping, count in zip(layout, self._engine.mappings(first, len(layout))["guessed"].tolist(), strict=False):
-            if count:
-                frames[mapping.path] += count
-        return frames
+    def _forget(self, tgid: int) -> None:
+        self._engine.remove_process(tgid)
+        self._jit.forget(tgid)
+        self._spaces.leave(tgid)
+        self._unsure.discard(tgid)
+        self._homeless.discard(tgid)
+        for known in (self._versions, self._layouts, self._look_again_s):
+            known.pop(tgid, None)
 
-    def _find_modules(self, tgid: int, rows: npt.NDArray[Any], layout: Iterable[Mapping]) -> None:
+    def _build_unwind_tables(self) -> None:
+        """Tables of all that a new address space maps, for a while; what is left out then, as stacks lead there."""
         if self._table.unit not in (*CODE_UNITS, "module"):
             return  # nobody looks at stacks
         if self.modules is None:
             self.modules = Modules(self._engine.unwind_memory())
-        until_s = time.monotonic() + _BUILDING_S
-        for row, mapping in zip(rows, layout, strict=True):
-            if self.modules.is_known(mapping) or time.monotonic() < until_s:
-                row["module"], row["pc"] = self.modules.find(tgid, mapping)
+        until_s = self._clock() + _BUILDING_S
+        for space in self._spaces:
+            self._build_for(space, until_s)
 
-    def _add_unwind_tables(self) -> None:
-        """Build what was put off, as far as stacks have led there."""
-        if self.modules is None:
-            return
-        for tgid, first in self._places.items():
-            rows = self._engine.mappings(first, len(self._layouts[tgid]))
-            for index in np.flatnonzero((rows["module"] == 0) & (rows["guessed"] > 0)):
-                mapping = self._layouts[tgid][index]
-                if not self.modules.is_known(mapping):
-                    number, rows["pc"][index] = self.modules.find(tgid, mapping)
-                    rows["module"][index] = number  # last: from here on the kernel uses both
-
-    def _reserve(self, size: int) -> tuple[int, int]:
-        """Room for one more address space. Old ones stay, since a core may be searching them; the oldest go first."""
-        options = self._engine.options
-        if self._next_mapping + size > options.max_mappings:
-            if size > options.max_mappings:
-                raise CausalError(f"a process has {size} executable mappings", "raise --max-mappings")
-            self._next_mapping = 0
-        first = self._next_mapping
-        self._next_mapping += size
-        self._spaces = self._spaces % (options.max_spaces - 1) + 1  # 0 is "not read yet"
-        return first, self._spaces
+    def _build_for(self, space: Space, until_s: float) -> None:
+        modules, built = self.modules, 0
+        assert modules is not None
+        rows = self._engine.mappings(space.first, len(space.layout))
+        wanted = rows["module"] == 0
+        if space.complete:
+            wanted &= rows["guessed"] > 0
+        for index in np.flatnonzero(wanted).tolist():
+            mapping = space.layout[index]
+            if not modules.is_known(mapping):
+                if self._clock() >= until_s and not (space.complete and not built):
+                    break
+                built += 1
+            number, rows["pc"][index] = modules.find(next(iter(space.users)), mapping)
+            rows["module"][index] = number  # last: from here on the kernel uses both
+        space.complete = True
 
     def _add_regions(self, layout: Iterable[Mapping]) -> None:
         before = len(self._table.ranges)

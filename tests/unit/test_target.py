@@ -57,6 +57,9 @@ class Engine:
         self.spaces[space] = (first, rows.copy())
         self.table[first : first + len(rows)] = rows
 
+    def spaces_in_use(self):
+        return set(self.of.values())
+
     def set_space(self, tgid, space):
         self.of[tgid] = space
 
@@ -135,20 +138,98 @@ def test_what_has_ended_is_forgotten(engine):
     assert set(engine.versions) == {os.getpid()}
 
 
-def test_spaces_move_on_and_begin_anew_when_the_table_is_full(engine, monkeypatch):
-    layout = read_maps(os.getpid())
-    engine.options = EngineOptions(max_mappings=2 * len(layout) + 1)
-    target = target_of(engine)
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def layouts(count, size):
+    """Different ones, each with so many mappings."""
+    return [
+        [Mapping(2**46 + 8192 * i, 2**46 + 8192 * i + 4096 + n, 0, "[x]", 0, "0:0", "anonymous", False)
+         for i in range(size)]
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def test_room_of_old_mappings_is_used_again_when_nobody_can_be_searching_them(engine, monkeypatch):
+    engine.options = EngineOptions(max_mappings=25, max_spaces=4)
+    clock, us = Clock(), os.getpid()
+    target = Target(engine, RegionTable("thread"), Scope(PROGRAM), clock=clock)
     places = []
-    for change in range(4):
-        last = Mapping(2**46 + change, 2**46 + change + 1, 0, "[x]", 0, "0:0", "anonymous", False)
-        moved = [*layout[:-1], last]
-        monkeypatch.setattr("causal.target.read_maps", lambda pid, moved=moved: moved)
-        engine.versions[os.getpid()] += 1
+    for layout in layouts(5, 10):
+        monkeypatch.setattr("causal.target.read_maps", lambda pid, layout=layout: layout)
+        engine.versions[us] += 1
         target.refresh()
-        places.append(engine.spaces[engine.of[os.getpid()]][0])
-    assert places == [0, len(layout), 0, len(layout)]
+        places.append(engine.spaces[engine.of[us]][0])
+        clock.now += 2
+    assert places == [0, 10, 0, 10, 0]
     assert 0 not in engine.spaces  # that one means "not read yet"
+
+
+def test_rows_that_a_process_has_are_never_written_for_another(engine, monkeypatch):
+    """Also if a child has them that was forked by a process whose mappings have changed since."""
+    engine.options = EngineOptions(max_mappings=25)
+    clock, us = Clock(), os.getpid()
+    first, second, third = layouts(3, 10)
+    target = Target(engine, RegionTable("thread"), Scope(PROGRAM), clock=clock)
+    for layout in (first, second):
+        monkeypatch.setattr("causal.target.read_maps", lambda pid, layout=layout: layout)
+        engine.versions[us] += 1
+        target.refresh()
+    engine.of[77] = 1  # what fork() gave it
+    clock.now += 60
+    parent = os.getppid()
+    engine.versions[parent] = 1
+    monkeypatch.setattr("causal.target.read_maps", lambda pid: third if pid == parent else second)
+    target.refresh()
+    assert parent not in engine.of and engine.table["start"][:20].tolist() == [m.start for m in first] * 2
+    assert "--max-mappings" in target.unreadable["the table of mappings"]
+    del engine.of[77]  # now there is room
+    clock.now += 60
+    target.refresh()
+    assert engine.spaces[engine.of[parent]][0] == 0 and engine.of[us] == 2
+
+
+def test_processes_with_the_same_mappings_share_them(engine, monkeypatch):
+    layout = layouts(1, 10)[0]
+    monkeypatch.setattr("causal.target.read_maps", lambda pid: layout)
+    monkeypatch.setattr("causal.target.os.path.exists", lambda path: True)
+    engine.options = EngineOptions(max_mappings=10)
+    engine.versions = {pid: 1 for pid in range(1, 200)}
+    Target(engine, RegionTable("thread"), Scope(PROGRAM)).refresh()
+    assert len(engine.spaces) == 1 and set(engine.of.values()) == set(engine.spaces) and len(engine.of) == 199
+
+
+def test_a_program_executed_anew_gets_its_mappings_back(engine):
+    """At the same addresses, where they are not random."""
+    target = target_of(engine)
+    target.refresh()
+    space = engine.of.pop(os.getpid())
+    engine.versions[os.getpid()] += 1
+    target.refresh()
+    assert engine.of == {os.getpid(): space}
+
+
+def test_a_process_that_changes_all_the_time_is_looked_at_for_a_tenth_of_it(engine, monkeypatch):
+    clock, reads = Clock(), []
+    layout = layouts(1, 1)[0]
+
+    def read(pid):
+        reads.append(clock.now)
+        clock.now += 0.5
+        return layout
+
+    monkeypatch.setattr("causal.target.read_maps", read)
+    target = Target(engine, RegionTable("thread"), Scope(PROGRAM), clock=clock)
+    for _ in range(1000):
+        engine.unmapped += 1
+        target.refresh()
+        clock.now += 0.01
+    spent = 0.5 * len(reads) / (clock.now - 100)
+    assert 0.07 < spent <= 0.16
 
 
 def test_a_process_with_too_many_mappings(engine):
@@ -180,7 +261,7 @@ def small_layout(monkeypatch):
 def test_mappings_know_their_tables(engine, small_layout):
     target = target_of(engine)
     target.refresh()
-    _, rows = engine.spaces[engine.of[os.getpid()]]
+    rows = engine.mappings(engine.spaces[engine.of[os.getpid()]][0], len(small_layout))
     assert [bool(number) for number in rows["module"]] == [m.kind != "anonymous" for m in small_layout]
     assert target.modules.used[0] == 2 and target.without_information() == {}
 
@@ -195,6 +276,8 @@ def test_a_table_that_was_put_off_is_built_when_stacks_lead_there(engine, monkey
     assert not rows["module"].any()
     place = [mapping.path for mapping in small_layout].index(PROGRAM)
     rows["guessed"][place] = 7
+    target.refresh(building=False)
+    assert not rows["module"].any()
     target.refresh()
     assert np.flatnonzero(rows["module"]).tolist() == [place] and rows["pc"][place] > 0
     assert target.without_information() == {PROGRAM: 7}
