@@ -14,6 +14,7 @@ enum rule_kind {
 	K_SIGNAL,
 	K_REALIGNED,
 	K_END,
+	K_SAVED,
 };
 
 struct unwind_row {
@@ -223,6 +224,10 @@ static __always_inline bool leave_frame(struct stack *k, u64 ip)
 		if (bpf_probe_read_user(&cfa, sizeof(cfa), (void *)(k->bp + offset)))
 			return false;
 		fp = k->bp - cfa;
+	} else if (kind == K_SAVED) {
+		if (bpf_probe_read_user(&cfa, sizeof(cfa), (void *)(k->sp + offset)))
+			return false;
+		cfa += 8;
 	} else if (kind == K_SIGNAL) {
 		return leave_signal(k);
 	} else if (kind == K_END) {

@@ -67,26 +67,34 @@ class Skeleton:
     directory: str
 
 
-class _Section(ctypes.Structure):
+class Section(ctypes.Structure):
+    """struct section."""
+
     _fields_ = [("data", ctypes.c_void_p), ("size", ctypes.c_uint64)]
 
 
 @lru_cache(maxsize=1)
-def _library() -> ctypes.CDLL:
+def load_library() -> ctypes.CDLL:
+    """The compiled library, whose functions have no types yet. Raises CausalError when it is not there."""
     try:
-        library = ctypes.CDLL(str(LIBRARY))
+        return ctypes.CDLL(str(LIBRARY))
     except OSError as error:
         raise CausalError(
             f"the reader of debug information is missing or unusable: {error}", "run scripts/setup once more"
         ) from error
+
+
+@lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL:
+    library = load_library()
     library.reader_new.restype = ctypes.c_void_p
-    library.reader_new.argtypes = [ctypes.POINTER(_Section), ctypes.c_void_p, ctypes.c_uint64]
+    library.reader_new.argtypes = [ctypes.POINTER(Section), ctypes.c_void_p, ctypes.c_uint64]
     library.reader_array.restype = ctypes.c_void_p
     library.reader_array.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]
     for name in ("reader_split", "reader_lines", "reader_inlines", "reader_names"):
         getattr(library, name).restype = ctypes.c_bool
     library.reader_lines.argtypes = library.reader_inlines.argtypes = [ctypes.c_void_p]
-    library.reader_split.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Section), ctypes.c_void_p, ctypes.c_uint64]
+    library.reader_split.argtypes = [ctypes.c_void_p, ctypes.POINTER(Section), ctypes.c_void_p, ctypes.c_uint64]
     library.reader_names.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p]
     library.reader_losses.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     for name in ("reader_losses", "reader_trim", "reader_free"):
@@ -111,8 +119,8 @@ class Reader:
             raise _no_memory()
         weakref.finalize(self, library.reader_free, self._handle)
 
-    def _table(self, names: Sequence[str], sections: Mapping[str, bytes | bytearray]) -> ctypes.Array[_Section]:
-        table = (_Section * len(names))()
+    def _table(self, names: Sequence[str], sections: Mapping[str, bytes | bytearray]) -> ctypes.Array[Section]:
+        table = (Section * len(names))()
         for row, name in zip(table, names, strict=True):
             # A view: what it was made of stays as long as we do.
             content = np.frombuffer(sections.get(name, b"") or b"\0", np.uint8)

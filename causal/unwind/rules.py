@@ -28,6 +28,7 @@ class Kind(enum.IntEnum):
     SIGNAL = 5  # the kernel's signal frame: all registers are saved at the stack pointer
     REALIGNED = 6  # the CFA is saved at frame pointer + cfa, the caller's frame pointer where ours points to
     END = 7  # the outermost frame
+    SAVED = 8  # the CFA is a word above what is saved at stack pointer + cfa (assembler)
 
 
 _MOST_CFA = 8 * 0x7FFF

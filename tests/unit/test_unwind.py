@@ -1,8 +1,11 @@
 """Unwind tables from call-frame information: what programs mean, what is left out, what the kernel side is given."""
 
 import os
+import re
+import resource
 import struct
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +17,12 @@ from causal.mappings import Mapping, read_maps
 from causal.symbols.functions import Segment
 from causal.unwind.image import NoImage, read_image
 from causal.unwind.modules import Memory, Modules
-from causal.unwind.programs import Program
 from causal.unwind.rules import PAGE_BITS, ROW_DTYPE, Kind, pack, unpack
 from causal.unwind.store import load_file, load_vdso
 from causal.unwind.table import build_table
 from tests.unit.elf_fixture import CODE_SIZE, CODE_VADDR, ElfFile
 
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = os.path.realpath(sys.executable)
 BASE = CODE_VADDR  # of the fixture's first page
 CODE = CODE_VADDR + 0x200
@@ -113,6 +116,9 @@ def test_the_rules_of_a_function():
         (block(0x0F, 11, 0x77, 8, 0x80, 0, 0x3F, 0x1A, 0x3B, 0x2A, 0x33, 0x24, 0x22), int(Kind.LINKAGE) | 11 << 16),
         (block(0x0F, 4, 0x77, 0xA0, 1, 6), int(Kind.SIGNAL)),  # *(rsp + 160)
         (block(0x0F, 4, 0x77, 0xA8, 1, 6), UNKNOWN),
+        (block(0x0F, 6, 0x77, 0xA8, 1, 6, 0x23, 8), pack(Kind.SAVED, 168)),  # *(rsp + 168) + 8
+        (block(0x0F, 6, 0x77, 0xA8, 1, 6, 0x23, 16), UNKNOWN),
+        (block(0x0F, 5, 0x77, 0xA8, 1), UNKNOWN),  # ends in the middle
         (block(0x0F, 3, 0x76, 0x78, 6) + block(0x10, 6, 2, 0x76, 0), pack(Kind.REALIGNED, -8)),
         (cfa(10, 8), UNKNOWN),  # another register
         (cfa_offset(12), UNKNOWN),  # no whole words
@@ -124,6 +130,12 @@ def test_the_rules_of_a_function():
 def test_what_a_program_comes_to(program, rule):
     data = image_with(EhFrame().cie().fde(0, 0x20, program))
     assert table_of(data).rows["rule"].tolist() == [NOTHING, rule, NOTHING][(rule == NOTHING) :]
+
+
+@pytest.mark.parametrize("file", ["bpf/unwind.h", "causal/symbols/native/frames.h"])
+def test_everybody_has_the_same_kinds(file):
+    names = re.search(r"enum rule_kind \{(.*?)\}", (ROOT / file).read_text(), re.DOTALL)[1]
+    assert re.findall(r"K_(\w+)", names) == [kind.name for kind in Kind]
 
 
 def test_equal_neighbours_are_one_row_and_padding_is_none():
@@ -226,20 +238,52 @@ def test_a_file_that_becomes_shorter_while_it_is_read(tmp_path, monkeypatch):
     assert len(load_file(str(program), cache).rows) == len(load_file(PROGRAM, tmp_path / "other").rows)
 
 
-def test_a_common_entry_is_not_worth_a_copy_of_the_section(monkeypatch):
-    seen = []
+def seconds(build):
+    began = time.process_time()
+    build()
+    return time.process_time() - began
 
-    class Watched(Program):
-        def run(self, code, at, end):
-            seen.append(len(code))
-            return super().run(code, at, end)
 
-    monkeypatch.setattr("causal.unwind.table.Program", Watched)
+@pytest.mark.parametrize(
+    ("what", "section"),
+    [
+        ("common entries", lambda n: repeated(EhFrame().cie(COMMON + bytes(40)), n)),
+        ("rows", lambda n: EhFrame().cie().fde(0, 0xFFFFFFFF, (advance(1) + cfa_offset(16) + advance(1) + cfa_offset(8)) * n)),
+        ("states", lambda n: EhFrame().cie().fde(0, 0x20, REMEMBER * n)),
+        ("functions", lambda n: functions_of_many(n)),
+        ("one function many times", lambda n: repeated_functions(n)),
+    ],
+)  # fmt: skip
+def test_time_and_memory_grow_with_the_section_only(what, section):
+    small, large = (image_with(section(n)) for n in (2_000, 60_000))
+    began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert seconds(lambda: table_of(large)) < 40 * seconds(lambda: table_of(small)) + 0.5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - began < 400_000  # kB
+
+
+def repeated(section, count):
+    section.data *= count
+    return section
+
+
+def functions_of_many(count):
+    """Each refers to another common entry, the oldest last."""
     section = EhFrame()
-    for _ in range(100):
+    commons = []
+    for _ in range(count):
         section.cie()
-    table_of(image_with(section))
-    assert len(seen) == 100 and max(seen) < 16
+        commons.append(section.common)
+    for number, common in enumerate(reversed(commons)):
+        section.common = common
+        section.fde(number % 0x700, 1)
+    return section
+
+
+def repeated_functions(count):
+    section = EhFrame().cie()
+    for _ in range(count):
+        section.fde(0, 0x700, advance(1) + cfa_offset(16))
+    return section
 
 
 def test_tables_are_kept(tmp_path, monkeypatch):
