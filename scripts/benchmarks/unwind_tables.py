@@ -77,9 +77,9 @@ def print_all(path):
     subprocess.run([*READELF, path], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
 
-def seconds(work):
+def seconds(work, path):
     began = time.perf_counter()
-    work()
+    work(path)
     return time.perf_counter() - began
 
 
@@ -87,7 +87,7 @@ def measure(words, _stacks):
     """Prints a line for each file: medians of several rounds, ours and readelf's in turn."""
     failed = 0
     for path in [word for word in words or DEFAULT if Path(word).exists()]:
-        rounds = [(seconds(lambda: build(path)), seconds(lambda: print_all(path))) for _ in range(ROUNDS)]
+        rounds = [(seconds(build, path), seconds(print_all, path)) for _ in range(ROUNDS)]
         built, took = map(statistics.median, zip(*rounds, strict=True))
         image, table = build(path)
         with tempfile.TemporaryDirectory() as name:
@@ -109,8 +109,8 @@ def measure(words, _stacks):
         ]
         print(
             f"{Path(path).name}: {len(table.rows):,} rows of {table.functions:,} functions in {built:.3f} s,"
-            f" from the cache {cached * 1000:.1f} ms; readelf {took:.3f} s ({took / built:.0f} times); of its {len(theirs):,} rows"
-            f" {verdicts.count(True):,} agree, {len(wrong)} differ, {verdicts.count(None)} are expressions"
+            f" from the cache {cached * 1000:.1f} ms; readelf {took:.3f} s ({took / built:.0f} times);"
+            f" of its {len(theirs):,} rows {verdicts.count(True):,} agree, {len(wrong)} differ, {verdicts.count(None)} are expressions"
         )
         for row in wrong[:5]:
             print("   ", row)

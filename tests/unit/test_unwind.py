@@ -238,6 +238,9 @@ def test_a_file_that_becomes_shorter_while_it_is_read(tmp_path, monkeypatch):
     assert len(load_file(str(program), cache).rows) == len(load_file(PROGRAM, tmp_path / "other").rows)
 
 
+TO_AND_FRO = advance(1) + cfa_offset(16) + advance(1) + cfa_offset(8)
+
+
 def seconds(build):
     began = time.process_time()
     build()
@@ -248,7 +251,7 @@ def seconds(build):
     ("what", "section"),
     [
         ("common entries", lambda n: repeated(EhFrame().cie(COMMON + bytes(40)), n)),
-        ("rows", lambda n: EhFrame().cie().fde(0, 0xFFFFFFFF, (advance(1) + cfa_offset(16) + advance(1) + cfa_offset(8)) * n)),
+        ("rows", lambda n: EhFrame().cie().fde(0, 0xFFFFFFFF, TO_AND_FRO * n)),
         ("states", lambda n: EhFrame().cie().fde(0, 0x20, REMEMBER * n)),
         ("functions", lambda n: functions_of_many(n)),
         ("one function many times", lambda n: repeated_functions(n)),
