@@ -110,7 +110,8 @@ def measure(words, _stacks):
         print(
             f"{Path(path).name}: {len(table.rows):,} rows of {table.functions:,} functions in {built:.3f} s,"
             f" from the cache {cached * 1000:.1f} ms; readelf {took:.3f} s ({took / built:.0f} times);"
-            f" of its {len(theirs):,} rows {verdicts.count(True):,} agree, {len(wrong)} differ, {verdicts.count(None)} are expressions"
+            f" of its {len(theirs):,} rows {verdicts.count(True):,} agree, {len(wrong)} differ,"
+            f" {verdicts.count(None)} are expressions"
         )
         for row in wrong[:5]:
             print("   ", row)

@@ -10,6 +10,7 @@ from causal.engine import MAPPING, UNWIND_MODULE, UNWIND_PAGE
 from causal.errors import CausalError
 from causal.mappings import Mapping, read_maps
 from causal.regions import RegionTable, Scope
+from causal.symbols.native import load_library
 from causal.target import Target, thread_label
 from causal.unwind.modules import Memory
 from causal.unwind.rules import ROW_DTYPE
@@ -78,6 +79,7 @@ class Engine:
 
 @pytest.fixture
 def engine():
+    load_library()  # a mapping of this process that would turn up in the middle of a test
     engine = Engine()
     engine.versions[os.getpid()] = 1
     return engine
