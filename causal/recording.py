@@ -452,7 +452,7 @@ class _Run:
         base.add_companions()
         runs = Repetitions(
             base.engine, base.subject.table, base.writer, base.planner(), self._start_child, base.refresh,
-            base.interruption, base.observe, self._can_pause,
+            base.interruption, base.observe, self._can_pause, self.options.duration_s,
         )  # fmt: skip
         reason, child = runs.run(self.options.repeat or 1)
         base.finish(reason, child.status if child else None, runs.pairs)

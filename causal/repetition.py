@@ -6,6 +6,7 @@ pairs of a treated and a placebo execution.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ class Repetitions:
     interrupted: Callable[[], bool]
     observe: Callable[[Status], None]
     can_pause: Callable[[], bool]  # asked after the first execution
+    duration_s: float | None = None  # no pair begins after this time
     pairs: int = 0
     _done: int = 0
     _asked: int = 0
@@ -52,15 +54,15 @@ class Repetitions:
         return {region: round(weight) for region, weight in self._activity.weights.items() if region in self.table}
 
     def run(self, executions: int) -> tuple[str, Child]:
-        """Execute the command so many times. Returns why it ended, and the last child."""
+        """Execute the command so often, or as long as it may take. Returns why it ended, and the last child."""
         self._asked, self._started_ns = executions, time.monotonic_ns()
         child, reading = self._execute(Arm.PLAIN, 0, 0.0)
         if reading:
             self._record(Arm.PLAIN, Pair(0, 0, 0.0, ()), reading)
         if not self.can_pause():
             return self._look(child)
-        self.planner.fit_budget(executions / 2, len(self.planner.candidates(self._shares())))
-        while not self.interrupted() and self._done + 2 <= executions and child.status == 0:
+        self.planner.fit_budget(self._affordable() / 2, len(self.planner.candidates(self._shares())))
+        while self._may_go_on(child) and self._done + 2 <= executions:
             pair = self.planner.next_pair(self._shares())
             if pair is None:
                 break
@@ -72,15 +74,31 @@ class Repetitions:
                 self._record(arm, pair, reading)
             else:
                 self.pairs += 1
-        return ("interrupt" if self.interrupted() else "exit"), child
+        return self._reason(), child
 
     def _look(self, child: Child) -> tuple[str, Child]:
         """The executions that are left, as they are."""
-        while not self.interrupted() and self._done < self._asked and child.status == 0:
+        while self._may_go_on(child) and self._done < self._asked:
             child, reading = self._execute(Arm.PLAIN, 0, 0.0)
             if reading and child.status == 0:
                 self._record(Arm.PLAIN, Pair(0, 0, 0.0, ()), reading)
-        return ("interrupt" if self.interrupted() else "exit"), child
+        return self._reason(), child
+
+    def _left_s(self) -> float:
+        elapsed_s = (time.monotonic_ns() - self._started_ns) / 1e9
+        return math.inf if self.duration_s is None else self.duration_s - elapsed_s
+
+    def _may_go_on(self, child: Child) -> bool:
+        return not self.interrupted() and self._left_s() > 0 and child.status == 0
+
+    def _affordable(self) -> float:
+        """How many executions there will be, this one's time taken for that of all."""
+        return min(float(self._asked), 1 + max(self._left_s(), 0.0) / max(self._last_s, 1e-3))
+
+    def _reason(self) -> str:
+        if self.interrupted():
+            return "interrupt"
+        return "duration" if self._left_s() <= 0 else "exit"
 
     def _execute(self, arm: Arm, region: int, level: float) -> tuple[Child, WindowReading | None]:
         self._report(arm, region, level)
@@ -105,6 +123,7 @@ class Repetitions:
     def _report(self, arm: Arm, region: int, level: float) -> None:
         name = f"{self.table.region(region).name} {level:.0%} " if region else ""
         elapsed = (time.monotonic_ns() - self._started_ns) / 1e9
-        expected = elapsed + self._last_s * (self._asked - self._done) if self._done else None
+        left = min(self._last_s * (self._asked - self._done), max(self._left_s(), 0.0))
+        expected = elapsed + left if self._done else None
         rate = {END_TO_END: 1 / self._last_s} if self._last_s else {}
         self.observe(Status(elapsed, expected, f"{name}{arm.name.lower()}", rate, self.pairs, ()))

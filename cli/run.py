@@ -39,7 +39,10 @@ class RunCommand:
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Declares the options."""
         what = declare_measurement(parser)
-        what.add_argument("--repeat", type=positive, metavar="N", help="no point: run the program N times, end to end")
+        what.add_argument(
+            "--repeat", type=positive, metavar="N",
+            help="no point: run the program N times, end to end; with --duration, as often as fits",
+        )  # fmt: skip
         what.add_argument(
             "--list-regions", action="store_true",
             help="no experiments: look at the program (for --duration, default 10s) and list what could be sped up",

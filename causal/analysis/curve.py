@@ -16,6 +16,8 @@ from causal.race import sequence_factor, sequence_p_value
 _KNEES = np.arange(0.05, 1.0, 0.01)
 # A straight line is believed until a knee explains the data significantly better.
 _KNEE_P_VALUE = 0.05
+# Errors are widened for a misfit between the levels that is no accident.
+_MISFIT_P_VALUE = 0.05
 # Gains above this are out of reach of the model (the program would take no time).
 _MAX_GAIN = 0.98
 _STEPS = 30
@@ -43,13 +45,12 @@ def fit_curve(effects: LevelEffects, systematic: float = 0.0, sequential: bool =
     bent = [_fit_slope(effects, knee) for knee in _candidate_knees(effects.level)]
     best = min(bent, key=lambda fit: fit.misfit, default=line)
     levels = len(effects.level)
-    # Misfit between the levels beyond their own noise means that the errors of the levels are underestimated.
-    noise = max(1.0, min(best.misfit, line.misfit) / max(1, levels - 2))
+    noise = _excess_noise(min(best.misfit, line.misfit), levels - 2)
     if best.misfit < line.misfit and stats.chi2.sf((line.misfit - best.misfit) / noise, 1) < _KNEE_P_VALUE:
         chosen, parameters = best, 2
     else:
         chosen, parameters = line, 1
-    noise = max(1.0, chosen.misfit / max(1, levels - parameters))
+    noise = _excess_noise(chosen.misfit, levels - parameters)
     # Levels that vary about the curve as expected are themselves replicates.
     df = min(float(np.sum(effects.pairs)), effects.dispersion_df + levels) - parameters
     df = max(float(np.max(effects.df)), df)
@@ -70,6 +71,14 @@ def fit_curve(effects: LevelEffects, systematic: float = 0.0, sequential: bool =
         max_level=float(effects.level.max()),
         plausible=tuple(plausible),
     )
+
+
+def _excess_noise(misfit: float, df: int) -> float:
+    # Misfit between the levels beyond their own noise means that the errors of the levels are underestimated. By
+    # chance alone four curves in ten misfit by more than expected: widened for all of these, intervals are too long.
+    if df < 1 or float(stats.chi2.sf(misfit, df)) >= _MISFIT_P_VALUE:
+        return 1.0
+    return misfit / df
 
 
 def _p_value(effects: LevelEffects, chosen: _Fit, parameters: int, noise: float, systematic: float, df: float) -> float:

@@ -57,7 +57,7 @@ def no_waiting(monkeypatch):
 def repeat(tmp_path):
     """Run with so many executions; `statuses` are those of the children in turn."""
 
-    def run(executions, statuses=(), interrupted=lambda: False, polls=3, can_pause=True):
+    def run(executions, statuses=(), interrupted=lambda: False, polls=3, can_pause=True, duration_s=None):
         pending = iter(statuses)
         run.children = []
 
@@ -84,7 +84,7 @@ def repeat(tmp_path):
             writer.header(Header("test", ("x",), 0, "", {}, {}, (ProgressPoint(END_TO_END, kind=END_TO_END),)))
             runs = Repetitions(
                 run.engine, table, writer, planner, start, lambda: None, interrupted, run.statuses.append,
-                lambda: can_pause,
+                lambda: can_pause, duration_s,
             )  # fmt: skip
             run.result = runs.run(executions)
             run.pairs = runs.pairs
@@ -118,6 +118,17 @@ def test_without_pauses_all_are_plain(repeat):
     run = repeat(9, can_pause=False)
     assert [window.arm for window in run.windows] == ["plain"] * 9 and run.pairs == 0
     assert len(repeat(9, statuses=[0, 0, 7], can_pause=False).windows) == 2
+
+
+@pytest.mark.parametrize("can_pause", [True, False])
+def test_the_time_is_over(repeat, monkeypatch, can_pause):
+    clock = iter(range(0, 10**12, 50 * MS))
+    monkeypatch.setattr("causal.repetition.time.monotonic_ns", lambda: next(clock))
+    run = repeat(1000, duration_s=20, can_pause=can_pause)
+    assert run.result[0] == "duration"
+    assert 3 <= len(run.children) < 400
+    assert run.statuses[-1].duration_s <= 21
+    assert repeat(5, duration_s=3600, can_pause=can_pause).result[0] == "exit"
 
 
 def test_each_execution_is_one_visit(repeat):
