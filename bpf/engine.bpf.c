@@ -2,6 +2,7 @@
 // causal/engine.py, which also puts the headers in place: bcc rewrites map accesses only in the main file.
 
 #include "clock.h"
+#include "events.h"
 #include "pause.h"
 #include "progress.h"
 #include "waits.h"

@@ -333,10 +333,10 @@ int on_end(struct pt_regs *ctx)
 // One `int on_value_N(struct pt_regs *ctx)` per value that is read elsewhere, when that function is called first.
 VALUE_PROGRAMS
 
-TRACEPOINT_PROBE(sched, sched_switch)
+RAW_TRACEPOINT_PROBE(sched_switch)
 {
 	u64 now = bpf_ktime_get_ns();
-	u32 previous = args->prev_pid, next = args->next_pid;
+	u32 previous = pid_of(ctx->args[1]), next = pid_of(ctx->args[2]);
 
 	if (KEYED) {
 		struct work *w = at_work.lookup(&previous);
@@ -365,7 +365,7 @@ TRACEPOINT_PROBE(sched, sched_switch)
 }
 
 // A thread that ends in the middle of its request.
-TRACEPOINT_PROBE(sched, sched_process_exit)
+RAW_TRACEPOINT_PROBE(sched_process_exit)
 {
 	u32 tid = bpf_get_current_pid_tgid();
 	u64 key = tid;

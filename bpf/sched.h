@@ -118,9 +118,9 @@ static __always_inline void begin_queueing(struct thread *t, struct clock *c, st
 	t->wait_class = WAIT_NONE;
 }
 
-TRACEPOINT_PROBE(sched, sched_waking)
+RAW_TRACEPOINT_PROBE(sched_waking)
 {
-	u32 tid = args->pid;
+	u32 tid = pid_of(ctx->args[0]);
 	struct thread *b = threads.lookup(&tid), *a;
 	struct clock *c = the_clock();
 	struct experiment *x = the_experiment();
@@ -245,7 +245,7 @@ static __always_inline void enter_core(struct thread *b, bool held, bool idle, s
 	set_runnable(b, c);
 }
 
-// As the tracepoint has it: a zombie, or gone altogether. Only at its last switch is a thread done: before, it wakes those that
+// As state_at_switch() has it: a zombie, or gone altogether. Only at its last switch is a thread done: before, it wakes those that
 // wait for its end, who must not get ahead of it. (sched_process_exit comes earlier than that since Linux 6.16.)
 #define STATE_DEAD 0x30
 
@@ -325,7 +325,7 @@ static __always_inline bool switch_in(u32 tid, bool held, bool idle, u64 now)
 	return true;
 }
 
-#define STATE_STOPPED_OR_TRACED 12 // as the tracepoint has it
+#define STATE_STOPPED_OR_TRACED 12
 
 // Ctrl-Z, a debugger: a profiler that does not run must not go on pausing others. Pauses end within a slice.
 static __always_inline void end_abandoned_window(void)
@@ -342,7 +342,7 @@ static __always_inline void end_abandoned_window(void)
 // As with samples, several programs: where the thread that leaves is in its code, then what that means.
 BPF_PROG_ARRAY(switch_stages, 2);
 
-// What the programs hand on: bcc declares the tracepoint's arguments for one of them only.
+// What the programs hand on.
 struct change {
 	s64 state; // of the thread that leaves
 	u32 from, to;
@@ -380,7 +380,7 @@ int settle_switch(void *ctx)
 	return 0;
 }
 
-TRACEPOINT_PROBE(sched, sched_switch)
+RAW_TRACEPOINT_PROBE(sched_switch)
 {
 	int zero = 0;
 	struct stack *stack = stacks.lookup(&zero);
@@ -390,20 +390,20 @@ TRACEPOINT_PROBE(sched, sched_switch)
 		return 0;
 	if (!change)
 		return 0;
-	change->state = args->prev_state;
-	change->from = args->prev_pid;
-	change->to = args->next_pid;
+	change->state = state_at_switch(ctx);
+	change->from = pid_of(ctx->args[1]);
+	change->to = pid_of(ctx->args[2]);
 	if (needs_stack(stack, false)) {
 		unwind_from_entry(stack);
-		switch_stages.call(args, STAGE_UNWIND);
+		switch_stages.call(ctx, STAGE_UNWIND);
 	}
-	switch_stages.call(args, STAGE_SETTLE);
+	switch_stages.call(ctx, STAGE_SETTLE);
 	return 0;
 }
 
-TRACEPOINT_PROBE(sched, sched_process_fork)
+RAW_TRACEPOINT_PROBE(sched_process_fork)
 {
-	u32 child = args->child_pid;
+	u32 child = pid_of(ctx->args[1]);
 	u64 id = bpf_get_current_pid_tgid();
 	struct clock *c = the_clock();
 	struct experiment *x = the_experiment();
@@ -424,9 +424,9 @@ TRACEPOINT_PROBE(sched, sched_process_fork)
 }
 
 // The thread that calls exec takes the id of the group's leader; the handler and the mappings are gone.
-TRACEPOINT_PROBE(sched, sched_process_exec)
+RAW_TRACEPOINT_PROBE(sched_process_exec)
 {
-	u32 tid = args->pid, old = args->old_pid;
+	u32 tid = pid_of(ctx->args[0]), old = ctx->args[1];
 	struct process *p = processes.lookup(&tid);
 	struct clock *c = the_clock();
 	struct experiment *x = the_experiment();
@@ -470,17 +470,17 @@ int on_interrupt_end(void *ctx)
 	return mark_hard(0);
 }
 
-TRACEPOINT_PROBE(irq, softirq_entry)
+RAW_TRACEPOINT_PROBE(softirq_entry)
 {
 	int zero = 0;
 	struct core *core = cores.lookup(&zero);
 
 	if (core)
-		core->soft = args->vec + 1;
+		core->soft = (u32)ctx->args[0] + 1;
 	return 0;
 }
 
-TRACEPOINT_PROBE(irq, softirq_exit)
+RAW_TRACEPOINT_PROBE(softirq_exit)
 {
 	int zero = 0;
 	struct core *core = cores.lookup(&zero);

@@ -23,9 +23,9 @@ static __always_inline bool is_traced(void)
 static __always_inline void THREAD_ENDS(u32 tid);
 #endif
 
-TRACEPOINT_PROBE(sched, sched_process_fork)
+RAW_TRACEPOINT_PROBE(sched_process_fork)
 {
-	u32 child = args->child_pid, one = TRACED;
+	u32 child = pid_of(ctx->args[1]), one = TRACED;
 	int zero = 0;
 	u64 *lost;
 

@@ -69,10 +69,9 @@ static __always_inline u32 region_of_call(void)
 
 static __always_inline bool is_preempted(long state)
 {
-	return state == 0 || (state & 0x100); // TASK_REPORT_MAX stands for a preempted runner
+	return state == 0 || (state & STATE_PREEMPTED);
 }
 
-#define STATE_UNINTERRUPTIBLE 2
 
 static __always_inline int class_of_wait(long state)
 {

@@ -147,7 +147,6 @@ def attach(
     `warn` is told at the start when they, or some of them, cannot be paused.
     """
     capabilities.require()
-    capabilities.ensure_tracefs()
     members = find_members(options)
     if options.pauses:
         for process in (*members.roots, *map(look_up, options.companions)):

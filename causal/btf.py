@@ -7,12 +7,14 @@ Reading them at the moment of a decision beats following system calls that chang
 
 from __future__ import annotations
 
+import functools
 import struct
 from pathlib import Path
 
 from causal.errors import CausalError
 
 VMLINUX = Path("/sys/kernel/btf/vmlinux")
+_SWITCH_PARAMETERS = 3  # before Linux 5.18: preempted, previous, next
 
 _MAGIC = 0xEB9F
 _STRUCT, _UNION = 4, 5
@@ -22,7 +24,9 @@ _TRAILER = {
     _INT: (4, 0), _ARRAY: (12, 0), _STRUCT: (0, 12), _UNION: (0, 12), _ENUM: (0, 8),
     _FUNC_PROTO: (0, 8), _VAR: (4, 0), _DATASEC: (0, 12), _DECL_TAG: (4, 0), _ENUM64: (0, 12),
 }  # fmt: skip
-_POINTER_LIKE = {8, 9, 10, 11, 18}  # typedef, volatile, const, restrict, type tag
+_TYPEDEF = 8
+_POINTER_LIKE = {_TYPEDEF, 9, 10, 11, 18}  # typedef, volatile, const, restrict, type tag
+_TRACEPOINT = "btf_trace_"  # what the type of a tracepoint's functions is called
 
 
 class TypeInfo:
@@ -64,6 +68,20 @@ class TypeInfo:
                     self._structs.setdefault(self._name(name_off), type_id)
         return self._structs[name]
 
+    def has_tracepoint(self, name: str) -> bool:
+        """Whether the kernel has a tracepoint of this name (without its category)."""
+        return f"\0{_TRACEPOINT}{name}\0".encode() in self._strings
+
+    def tracepoint_parameters(self, name: str) -> int:
+        """How many values a raw tracepoint hands over. Raises KeyError when there is no such tracepoint."""
+        wanted = f"{_TRACEPOINT}{name}"
+        for type_id in range(1, len(self._starts)):
+            name_off, kind, _, refers_to = self._type(type_id)
+            if kind == _TYPEDEF and name_off and self._name(name_off) == wanted:
+                pointer = self._type(self._strip(refers_to))
+                return self._type(self._strip(pointer[3]))[2] - 1  # the first is the kernel's own
+        raise KeyError(name)
+
     def _strip(self, type_id: int) -> int:
         while self._type(type_id)[1] in _POINTER_LIKE:
             type_id = self._type(type_id)[3]
@@ -98,18 +116,25 @@ class TypeInfo:
         return self._type(self._find(struct_name))[3]
 
 
-def task_offsets(path: Path = VMLINUX) -> dict[str, int]:
-    """Constants for the engine: macro name -> byte offset in `task_struct` (or the structure it names).
-
-    Raises CausalError when the kernel has no type information or lacks a field.
-    """
+@functools.cache
+def kernel_types(path: Path = VMLINUX) -> TypeInfo:
+    """The running kernel's. Raises CausalError when there are none."""
     try:
-        info = TypeInfo(path.read_bytes())
+        return TypeInfo(path.read_bytes())
     except (OSError, ValueError, struct.error) as error:
         raise CausalError(
             f"cannot read the kernel's type information ({path}: {error})",
             "use a kernel built with CONFIG_DEBUG_INFO_BTF=y; all current distribution kernels are",
         ) from None
+
+
+def task_offsets(path: Path = VMLINUX) -> dict[str, int]:
+    """Constants for the engine: macro name -> byte offset in `task_struct` (or the structure it names).
+
+    SWITCH_HAS_STATE is there when sched_switch hands over the state. Raises CausalError when the kernel has no type
+    information or lacks a field.
+    """
+    info = kernel_types(path)
     wanted = {
         "TASK_BLOCKED": ("task_struct", "blocked"),
         "TASK_SIGHAND": ("task_struct", "sighand"),
@@ -118,6 +143,8 @@ def task_offsets(path: Path = VMLINUX) -> dict[str, int]:
         "TASK_VFORK_DONE": ("task_struct", "vfork_done"),
         "TASK_SECCOMP": ("task_struct", "seccomp.mode"),
         "TASK_FLAGS": ("task_struct", "flags"),
+        "TASK_PID": ("task_struct", "pid"),
+        "TASK_EXIT_STATE": ("task_struct", "exit_state"),
         "TASK_CPUS_ALLOWED": ("task_struct", "nr_cpus_allowed"),
         "SIGHAND_ACTION": ("sighand_struct", "action"),
         "ACTION_HANDLER": ("k_sigaction", "sa.sa_handler"),
@@ -134,6 +161,13 @@ def task_offsets(path: Path = VMLINUX) -> dict[str, int]:
             # seccomp may be configured out; everything else is needed.
             if macro != "TASK_SECCOMP":
                 raise CausalError(f"this kernel has no {name}.{field}", "please report the kernel version") from None
+    try:
+        if info.tracepoint_parameters("sched_switch") > _SWITCH_PARAMETERS:
+            offsets["SWITCH_HAS_STATE"] = 1
+        else:
+            offsets["TASK_STATE"] = info.offset("task_struct", "__state")
+    except KeyError:
+        raise CausalError("this kernel does not show why a thread stops running", "please report its version") from None
     offsets["ACTION_SIZE"] = info.size("k_sigaction")
     offsets["UPID_SIZE"] = info.size("upid")
     return offsets

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from causal import kernel_calls as kernel
+from causal.btf import kernel_types
 from causal.errors import CausalError
 
 TRACEFS_PATHS = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
@@ -36,21 +37,21 @@ INJECTOR_PATH = STUB_PATH.with_name("causal-inject")
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 
 TRACEPOINTS = (
-    "sched:sched_switch",
-    "sched:sched_waking",
-    "sched:sched_process_fork",
-    "sched:sched_process_exec",
-    "sched:sched_process_exit",
-    "raw_syscalls:sys_enter",
-    "raw_syscalls:sys_exit",
-    "irq:irq_handler_entry",
-    "irq:irq_handler_exit",
-    "irq:softirq_entry",
-    "irq:softirq_exit",
-    "irq_vectors:local_timer_entry",
-    "irq_vectors:local_timer_exit",
-    "irq_vectors:reschedule_entry",
-    "irq_vectors:reschedule_exit",
+    "sched_switch",
+    "sched_waking",
+    "sched_process_fork",
+    "sched_process_exec",
+    "sched_process_exit",
+    "sys_enter",
+    "sys_exit",
+    "irq_handler_entry",
+    "irq_handler_exit",
+    "softirq_entry",
+    "softirq_exit",
+    "local_timer_entry",
+    "local_timer_exit",
+    "reschedule_entry",
+    "reschedule_exit",
 )
 
 _INSTALL_BCC = "install it: sudo apt install python3-bpfcc (Debian, Ubuntu) or sudo dnf install python3-bcc (Fedora)"
@@ -118,7 +119,7 @@ def ensure_tracefs() -> Path:
             return path
     path = TRACEFS_PATHS[0]
     if os.geteuid() != 0:
-        raise CausalError(f"tracefs is not mounted at {path}, or not readable", as_root())
+        raise CausalError(f"tracefs is not mounted at {path}, or not readable for this user", as_root())
     try:
         kernel.mount("tracefs", path, "tracefs")
     except OSError as error:
@@ -253,15 +254,15 @@ def _tracefs() -> str:
     try:
         return str(ensure_tracefs())
     except CausalError as error:
-        raise _Missing(error.message, error.hint) from None
+        raise _Missing(error.message, f"needed for progress points tracepoint:... only; {error.hint}") from None
 
 
 def _tracepoints() -> str:
     try:
-        events = ensure_tracefs() / "events"
+        types = kernel_types(BTF_PATH)
     except CausalError as error:
-        raise _Missing("unknown without tracefs", error.hint) from None
-    absent = [name for name in TRACEPOINTS if not os.path.exists(events / name.replace(":", "/") / "id")]
+        raise _Missing("unknown without BTF", error.hint) from None
+    absent = [name for name in TRACEPOINTS if not types.has_tracepoint(name)]
     if absent:
         remedy = "boot a kernel with CONFIG_FTRACE_SYSCALLS and the standard trace events (distributions' are)"
         raise _Missing("no " + ", ".join(absent), remedy)
@@ -358,11 +359,11 @@ _PROBES = (
     _Probe("BTF", True, _btf),
     _Probe("signals from BPF", True, _send_signal),
     _Probe("user registers", True, _user_registers),
-    _Probe("tracefs", True, _tracefs),
     _Probe("tracepoints", True, _tracepoints),
     _Probe("cpu-clock event", True, _cpu_clock),
     _Probe("uprobes", True, _uprobes),
     _Probe("injector", False, _injector),
+    _Probe("tracefs", False, _tracefs),
     _Probe("uprobe_multi link", False, _uprobe_multi),
     _Probe("hardware cycles", False, _hardware_cycles),
     _Probe("perf paranoia", False, _paranoid),

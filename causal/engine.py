@@ -22,13 +22,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from causal.btf import task_offsets
+from causal.btf import kernel_types, task_offsets
 from causal.counting import Counted, Edges, Source
 from causal.errors import CausalError
 from causal.loading import BPF_DIRECTORY, captured_output, counter_names, import_bcc, inlined, map_array, refusals
 from causal.perf_events import CpuClock, online_cpus, spread_periods
 from causal.point_probes import MACRO, PointProbes
-from causal.tracefs import available_events
 from causal.unwind.modules import Memory
 from causal.unwind.rules import ROW_DTYPE
 from causal.waiting import CLASS_BITS, WaitClass, WaitMode, Waits, by_region
@@ -49,10 +48,8 @@ REGION_STATE = np.dtype([("samples", "<u8"), ("serial", "<u8"), ("given", "<u8")
 _SERIAL_UNIT = 65536
 
 _INTERRUPTS = (
-    "irq:irq_handler", "irq_vectors:local_timer", "irq_vectors:reschedule", "irq_vectors:call_function",
-    "irq_vectors:call_function_single", "irq_vectors:x86_platform_ipi",
-    "irq_vectors:error_apic", "irq_vectors:spurious_apic", "irq_vectors:thermal_apic",
-    "irq_vectors:threshold_apic", "irq_vectors:deferred_error_apic",
+    "irq_handler", "local_timer", "reschedule", "call_function", "call_function_single", "x86_platform_ipi",
+    "error_apic", "spurious_apic", "thermal_apic", "threshold_apic", "deferred_error_apic",
 )  # fmt: skip
 _SETTLED_LOAD_S = 0.01
 # How far periods wander, and how often. Where rounds of the target and ticks beat, ticks at a constant period find the
@@ -192,19 +189,18 @@ class Engine:
     def _attach_hooks(self, bpf: Any) -> None:
         for table, kind, names in (
             ("stages", bpf.PERF_EVENT, ("unwind_sample", "count_sample")),
-            ("switch_stages", bpf.TRACEPOINT, ("unwind_at_switch", "settle_switch")),
+            ("switch_stages", bpf.RAW_TRACEPOINT, ("unwind_at_switch", "settle_switch")),
         ):
             for number, name in enumerate(names):
                 bpf[table][ctypes.c_int(number)] = ctypes.c_int(bpf.load_func(name, kind).fd)
         bpf.attach_raw_tracepoint(tp="sys_exit", fn_name="on_sys_exit")
         bpf.attach_raw_tracepoint(tp="sys_enter", fn_name="on_sys_enter")
-        known = available_events()
+        kernel = kernel_types()
         # Ends first: an interrupt that is being served while we attach must not leave its mark for good.
         for event in _INTERRUPTS:
             for suffix, function in (("exit", "on_interrupt_end"), ("entry", "on_interrupt")):
-                if f"{event}_{suffix}" in known:
-                    # Raw ones: cheaper, and a perf tracepoint takes 60 ms to detach.
-                    bpf.attach_raw_tracepoint(tp=f"{event.partition(':')[2]}_{suffix}", fn_name=function)
+                if kernel.has_tracepoint(f"{event}_{suffix}"):
+                    bpf.attach_raw_tracepoint(tp=f"{event}_{suffix}", fn_name=function)
 
     def set_period(self, period_ns: int) -> None:
         """Sample at about this period from now on."""

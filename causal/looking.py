@@ -49,4 +49,3 @@ def joined(options: AttachOptions, points: int = 0) -> Iterator[tuple[Engine, Su
 
 def _require() -> None:
     capabilities.require()
-    capabilities.ensure_tracefs()

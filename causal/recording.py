@@ -188,7 +188,6 @@ def record(
     asked to end; `warn` is told at the start when it cannot be paused.
     """
     capabilities.require()
-    capabilities.ensure_tracefs()
     subject = examine(options)
     with prepared(options, subject, interruption, observe, report, warn) as recorder:
         run = _Run(recorder, options)

@@ -1,16 +1,10 @@
-"""Which events the kernel offers, from the file system that lists them."""
+"""Which events the kernel offers as progress points, from the file system that lists them."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from causal.errors import CausalError
+from causal.capabilities import ensure_tracefs
 
 
 def available_events() -> frozenset[str]:
-    """All tracepoints as `category:name`. Raises CausalError when tracefs is not mounted."""
-    for directory in ("/sys/kernel/tracing", "/sys/kernel/debug/tracing"):
-        path = Path(directory) / "available_events"
-        if path.exists():
-            return frozenset(line.strip() for line in path.read_text().splitlines())
-    raise CausalError("tracefs is not mounted", "sudo mount -t tracefs nodev /sys/kernel/tracing")
+    """All tracepoints as `category:name`. Raises CausalError when tracefs cannot be had."""
+    return frozenset((ensure_tracefs() / "available_events").read_text().split())

@@ -157,7 +157,6 @@ def callers_in_runs(
     program = find_command(first)
     main = Binary.load(resolve_executable(first))
     capabilities.require()
-    capabilities.ensure_tracefs()
     collected = _Collected(main, options.binaries, options.wanted)
     executor = Executor(program, invoking_user(), options.timeout_s, _TICK_S)
     with CallerCounts(collected.functions) as counts:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from causal import kernel_calls
+from causal.btf import task_offsets
 from causal.drt.traces import FIRST_THREAD
 from causal.errors import CausalError
 from causal.loading import BPF_DIRECTORY, captured_output, import_bcc, map_array, refusals
@@ -39,7 +40,8 @@ def read_source(*names: str) -> str:
 def compile_program(source: str, defines: dict[str, int]) -> Any:
     """Load a BPF program through bcc; raises CausalError with the kernel's words."""
     bcc = import_bcc()
-    flags = ["-Wno-everything", *(f"-D{name}={value}" for name, value in {"LINUX_VERSION_CODE": 0, **defines}.items())]
+    values = {"LINUX_VERSION_CODE": 0, **task_offsets(), **defines}
+    flags = ["-Wno-everything", *(f"-D{name}={value}" for name, value in values.items())]
     with refusals("to trace calls"):
         return bcc.BPF(text=source, cflags=flags)
 
@@ -115,7 +117,7 @@ class CallCounts:
         rows = rows or min(max(_MAX_CELLS // len(functions), _LEAST_ROWS), _MOST_ROWS)
         cells = rows * len(functions)
         defines = {"FUNCTIONS": len(functions), "ROWS": rows, "CALL_CELLS": cells, "MAX_TRACED": MAX_TRACED}
-        source = read_source("traced.h", "calls.bpf.c")
+        source = read_source("events.h", "traced.h", "calls.bpf.c")
         self._bpf = compile_program("#define THREAD_ENDS leave_row\n" + source, defines)
         self._maps: list[mmap.mmap] = []
         self._calls = map_array(self._bpf, "calls", np.dtype("<u8"), cells, self._maps).reshape(rows, -1)

@@ -187,4 +187,4 @@ def request_source(readings: Sequence[Reading]) -> str:
         else:
             reads.append("\t" + call)
     lines = {"\tREAD_VALUES": "\n".join(reads), "VALUE_PROGRAMS": "\n".join(programs)}
-    return "\n".join(lines.get(line, line) for line in read_source("requests.bpf.c").split("\n"))
+    return "\n".join(lines.get(line, line) for line in read_source("events.h", "requests.bpf.c").split("\n"))

@@ -263,7 +263,6 @@ def program_of(pid: int) -> Binary:
         )
     main = Binary.load(path)
     capabilities.require()
-    capabilities.ensure_tracefs()
     return main
 
 

@@ -107,7 +107,6 @@ class RunTracer:
         program = find_command(first)
         main = Binary.load(resolve_executable(first))
         capabilities.require()
-        capabilities.ensure_tracefs()
         selection: Selection = select_functions(main, options.binaries, options.patterns, options.max_functions)
         self.functions: list[Function] = selection.functions
         self._notes = list(selection.notes)

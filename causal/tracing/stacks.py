@@ -41,7 +41,7 @@ class CallerCounts:
     def __init__(self, functions: Sequence[Function]) -> None:
         self._functions = functions
         defines = {"FUNCTIONS": len(functions), "STACKS": STACKS, "CHAINS": _CHAINS, "MAX_TRACED": MAX_TRACED}
-        self._bpf = compile_program(read_source("traced.h", "callers.bpf.c"), defines)
+        self._bpf = compile_program(read_source("events.h", "traced.h", "callers.bpf.c"), defines)
         with captured_output():
             attach_type = kernel_calls.TRACE_UPROBE_MULTI
             self._program = self._bpf.load_func("on_call", self._bpf.KPROBE, attach_type=attach_type)

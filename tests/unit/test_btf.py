@@ -133,14 +133,34 @@ def test_what_does_not_exist(struct_name, path):
         TypeInfo(btf.build()).offset(struct_name, path)
 
 
-def kernel(seccomp=True, blocked=True):
+def test_tracepoints_and_what_they_hand_over():
+    btf = Btf()
+    btf.add(TYPEDEF, "btf_trace_other", btf.add(PTR, size=btf.integer()))
+    number = btf.integer()
+    add_tracepoint(btf, "sched_waking", number)
+    add_tracepoint(btf, "sched_switch", number, number, number)
+    info = TypeInfo(btf.build())
+    assert info.has_tracepoint("sched_switch") and not info.has_tracepoint("sched_swit")
+    assert [info.tracepoint_parameters(name) for name in ("sched_waking", "sched_switch")] == [1, 3]
+    with pytest.raises(KeyError):
+        info.tracepoint_parameters("nothing")
+
+
+def add_tracepoint(btf, name, *parameters):
+    trailer = b"".join(struct.pack("<II", 0, of) for of in (btf.add(PTR), *parameters))  # the first is void *
+    prototype = btf.add(FUNC_PROTO, elements=1 + len(parameters), trailer=trailer)
+    btf.add(TYPEDEF, f"btf_trace_{name}", btf.add(PTR, size=prototype))
+
+
+def kernel(seccomp=True, blocked=True, parameters=4):
     """The structures the engine asks for, at offsets that tell them apart."""
     btf = Btf()
     number = btf.integer("unsigned long", 8)
     mode = btf.record("seccomp", 8, ("mode", number, 0))
     members = [("pad", number, 0), ("sighand", number, 64), ("sas_ss_sp", number, 192), ("sas_ss_size", number, 256)]
     members += [("vfork_done", number, 320), ("flags", number, 384), ("nr_cpus_allowed", number, 448)]
-    members.append(("thread_pid", number, 576))
+    members += [("thread_pid", number, 576), ("pid", number, 640), ("exit_state", number, 672)]
+    members.append(("__state", number, 704))
     if blocked:
         members.append(("blocked", number, 128))
     if seccomp:
@@ -151,6 +171,7 @@ def kernel(seccomp=True, blocked=True):
     upid = btf.record("upid", 16, ("nr", number, 0), ("ns", number, 64))
     btf.record("pid", 112, ("level", number, 32), ("numbers", upid, 768))
     btf.record("sighand_struct", 2080, ("lock", number, 0), ("action", number, 128))
+    add_tracepoint(btf, "sched_switch", *[number] * parameters)
     return btf.build()
 
 
@@ -166,6 +187,15 @@ def test_constants_for_the_engine(tmp_path):
     assert offsets["ACTION_SIZE"] == 40
     assert (offsets["TASK_THREAD_PID"], offsets["PID_LEVEL"], offsets["PID_NUMBERS"]) == (72, 4, 96)
     assert (offsets["UPID_NR"], offsets["UPID_SIZE"]) == (0, 16)
+    assert (offsets["TASK_PID"], offsets["TASK_EXIT_STATE"]) == (80, 84)
+    assert offsets["SWITCH_HAS_STATE"] == 1 and "TASK_STATE" not in offsets
+
+
+def test_an_older_kernel_keeps_the_state_to_itself(tmp_path):
+    path = tmp_path / "vmlinux"
+    path.write_bytes(kernel(parameters=3))
+    offsets = task_offsets(path)
+    assert offsets["TASK_STATE"] == 88 and "SWITCH_HAS_STATE" not in offsets
 
 
 def test_a_kernel_without_seccomp_has_no_constant_for_it(tmp_path):
