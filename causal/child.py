@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from causal.errors import CausalError
+from causal.kernel_calls import lower_ambient_capabilities
 
 STUB_PATH = Path(__file__).resolve().parent.parent / "bpf" / "stub" / "libcausal-stub.so"
 # High, so that the numbers the target gets for its own descriptors are the usual ones.
@@ -150,6 +151,7 @@ def _become(
             environment |= _preload_environment(preload)
         if owner:
             _drop_privileges(owner)
+        lower_ambient_capabilities()
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and ignoring survives exec
             signal.signal(number, signal.SIG_DFL)
         os.execve(program, list(command), environment)

@@ -24,6 +24,7 @@ HELPER_TASK_PT_REGS = 175
 
 _NUMBERS = {"x86_64": {"bpf": 321, "perf_event_open": 298}, "aarch64": {"bpf": 280, "perf_event_open": 241}}
 _CAPABILITY_BITS = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38, "CAP_BPF": 39}
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER = 47, 3
 _MAP_CREATE, _PROG_LOAD, _LINK_CREATE = 0, 5, 28
 _MAP_TYPE_ARRAY = 2
 _ATTR_SIZE = 128
@@ -164,6 +165,13 @@ def mount(source: str, target: Path, kind: str) -> None:
     if _libc.mount(source.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(0), None) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), str(target))
+
+
+def lower_ambient_capabilities() -> None:
+    """Keep what is executed from here on from having the capabilities that profiling needs."""
+    for bit in _CAPABILITY_BITS.values():
+        words = (_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER, bit, 0, 0)
+        _libc.prctl(*map(ctypes.c_ulong, words))
 
 
 def effective_capabilities() -> frozenset[str]:

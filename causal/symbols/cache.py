@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -23,9 +24,22 @@ _MAX_ENTRIES = 64
 
 
 def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """`$XDG_CACHE_HOME/causal-bpf`, or below `~/.cache` of the user we run as."""
+    """`$XDG_CACHE_HOME/causal-bpf`, or below `~/.cache` of the user we run as.
+
+    The environment may be that of the user who called sudo: in a directory of theirs root would leave files that they
+    cannot remove, and follow links that they made.
+    """
     base = environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path(os.path.expanduser("~"), ".cache")) / "causal-bpf"
+    chosen = Path(base) if base.startswith("/") else Path(os.path.expanduser("~"), ".cache")
+    if not _is_ours(chosen):
+        with contextlib.suppress(KeyError):
+            chosen = Path(pwd.getpwuid(os.geteuid()).pw_dir, ".cache")
+    return chosen / "causal-bpf"
+
+
+def _is_ours(path: Path) -> bool:
+    nearest = next(each for each in (path, *path.parents) if os.path.exists(each))
+    return os.stat(nearest).st_uid in (0, os.geteuid())
 
 
 def load(

@@ -203,7 +203,11 @@ def test_a_program_that_ends_before_one_can_be_suggested(causal_bpf, programs):
 def test_the_command_runs_as_the_user_of_sudo(causal_bpf, tmp_path):
     path = tmp_path / "profile.jsonl"
     user = {"SUDO_UID": "65534", "SUDO_GID": "65534"}
-    words = ("run", "-q", "-p", "write@libc", "-u", "thread", "-o", path, "--", "id", "-u")
-    finished = causal_bpf(*words, environment=user)
-    assert (finished.code, finished.out) == (0, "65534\n")
-    assert path.stat().st_uid == 65534
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    words = ("run", "-q", "-p", "write@libc", "-u", "thread", "-o", path, "--", "id")
+    finished = causal_bpf(*words, environment=user | {"TMPDIR": str(temporary)})
+    assert finished.code == 0
+    assert re.fullmatch(r"uid=65534\S* gid=65534\S* groups=65534\S*\n", finished.out)
+    assert (path.stat().st_uid, path.stat().st_gid) == (65534, 65534)
+    assert list(temporary.iterdir()) == []

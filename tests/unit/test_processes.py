@@ -1,6 +1,7 @@
 """Processes as a user names them: found in a made-up /proc, and refused with a reason."""
 
 import os
+import socket
 import subprocess
 
 import pytest
@@ -149,6 +150,8 @@ def test_one_profiler_at_a_time():
         other.stdin.close()
         other.wait()
     claims.claim_or_refuse(process)
+    with socket.socket(socket.AF_UNIX) as stranger, pytest.raises(ConnectionRefusedError):
+        stranger.connect(f"\0causal-bpf/{process.pid}/{process.start}")
     assert claims.claim(process)  # again is no conflict
     assert not Claims().claim(process)
     claims.close()

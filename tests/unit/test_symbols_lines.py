@@ -4,6 +4,7 @@ import ctypes
 import http.server
 import lzma
 import os
+import pwd
 import random
 import struct
 import subprocess
@@ -11,6 +12,7 @@ import threading
 import zlib
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -527,3 +529,13 @@ def test_deep_nesting_and_shared_tables_end(write):
     many.lines()
     many.inlines()
     assert many.losses.units == 5000
+
+
+def test_a_cache_in_the_home_of_somebody_else_is_not_used(tmp_path, monkeypatch):
+    chosen = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    assert cache.cache_directory(chosen) == tmp_path / "cache" / "causal-bpf"
+    monkeypatch.setattr(cache, "_is_ours", lambda path: False)
+    assert cache.cache_directory(chosen) == Path(pwd.getpwuid(os.geteuid()).pw_dir, ".cache", "causal-bpf")
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "stat", lambda path, **options: SimpleNamespace(st_uid=os.geteuid() + 1))
+    assert not cache._is_ours(tmp_path)
