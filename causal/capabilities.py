@@ -24,6 +24,7 @@ from pathlib import Path
 from causal import kernel_calls as kernel
 from causal.btf import kernel_types
 from causal.errors import CausalError
+from causal.processes import forbidden_by_yama
 
 TRACEFS_PATHS = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
 BTF_PATH = Path("/sys/kernel/btf/vmlinux")
@@ -311,7 +312,11 @@ def _injector() -> str:
     remedy = "needed by attach and for static programs; build it: scripts/setup, or install the package again"
     if not os.access(INJECTOR_PATH, os.X_OK):
         raise _Missing(f"no {INJECTOR_PATH}", remedy)
-    if "CAP_SYS_PTRACE" not in kernel.effective_capabilities():
+    may_trace_all = "CAP_SYS_PTRACE" in kernel.effective_capabilities()
+    if why := forbidden_by_yama(may_trace_all):
+        fact, _, advice = why.partition("; ")
+        raise _Missing(fact, f"attach and static programs have no experiments without it: {advice}")
+    if not may_trace_all:
         return f"{INJECTOR_PATH}, for processes of this user only (no CAP_SYS_PTRACE)"
     return str(INJECTOR_PATH)
 

@@ -209,10 +209,10 @@ def obstacle(process: Process, may_trace_all: bool | None = None, proc: Path = P
             return "it is a 32-bit program"
     if may_trace_all is None:
         may_trace_all = "CAP_SYS_PTRACE" in effective_capabilities()
-    return _forbidden(may_trace_all, yama)
+    return forbidden_by_yama(may_trace_all, yama)
 
 
-def _forbidden(may_trace_all: bool, yama: Path) -> str | None:
+def forbidden_by_yama(may_trace_all: bool, yama: Path = YAMA) -> str | None:
     """What the Yama security module has against tracing (Documentation/admin-guide/LSM/Yama.rst of the kernel)."""
     try:
         level = int(yama.read_text())

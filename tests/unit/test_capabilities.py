@@ -190,6 +190,13 @@ def test_absent_tracepoints_are_named(monkeypatch):
     assert found("tracepoints").detail == f"no {first}"
 
 
+def test_tracing_that_is_forbidden_is_no_reason_not_to_profile(monkeypatch):
+    monkeypatch.setattr(capabilities, "forbidden_by_yama", lambda may_trace_all: "tracing is off; boot again")
+    injector = found("injector")
+    assert not injector.ok and not injector.required
+    assert injector.detail == "tracing is off" and "boot again" in injector.remedy
+
+
 @pytest.mark.parametrize(("code", "ok"), [(errno.EBADF, True), (errno.EINVAL, False), (errno.EPERM, False)])
 def test_uprobe_multi_is_told_by_the_refusal(monkeypatch, code, ok):
     monkeypatch.setattr(kernel_calls, "create_uprobe_multi_link", refuse(code))
