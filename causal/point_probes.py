@@ -40,6 +40,7 @@ class PointProbes:
 
     def __init__(self, bpf: Any, macros: npt.NDArray[Any], options: EngineOptions) -> None:
         self._bpf, self._macros, self._options = bpf, macros, options
+        self._claimed = 0
         self._links: list[int] = []  # closing one detaches it
 
     def close(self) -> None:
@@ -113,8 +114,9 @@ class PointProbes:
 
     def macros(self) -> npt.NDArray[Any]:
         """The counters that programs of the target have claimed so far (a copy, dtype MACRO, in the order claimed)."""
-        macros = self._macros
-        return macros[: np.count_nonzero(macros["state"])].copy()
+        # Programs can write here what they like: what was there once does not go away.
+        self._claimed = max(self._claimed, int(np.count_nonzero(self._macros["state"])))
+        return self._macros[: self._claimed].copy()
 
     def macros_ready(self) -> npt.NDArray[np.bool_]:
         """Which lines of `macros` can be read."""
