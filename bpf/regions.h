@@ -10,7 +10,7 @@ struct mapping {
 	u32 module;     // its slice of the unwind tables, 0: none
 	u32 pc;         // where those have `start`
 	u32 guessed;    // frames in it that were left by their frame pointer; see bpf/unwind.h
-	u32 pad;
+	u32 pages;      // where those of its ranges begin in `range_pages`, 0: none
 };
 BPF_F_TABLE("array", u32, struct mapping, mappings, MAX_MAPPINGS, BPF_F_MMAPABLE);
 
@@ -26,6 +26,11 @@ struct range {
 };
 BPF_F_TABLE("array", u32, struct range, ranges, MAX_RANGES, BPF_F_MMAPABLE);
 
+// For each page (256 bytes) of a mapping the first range that ends behind its beginning: a search of all ranges touches
+// twenty places far from each other, which are in no cache, and that is what it costs.
+#define RANGE_PAGE_BITS 8
+BPF_F_TABLE("array", u32, u32, range_pages, MAX_RANGE_PAGES, BPF_F_MMAPABLE);
+
 // What is kept of a region; number 0 stands for everything outside of regions.
 struct region_state {
 	u64 samples;
@@ -36,7 +41,6 @@ BPF_F_TABLE("array", u32, struct region_state, region_states, MAX_REGIONS, BPF_F
 #define SERIAL_UNIT 65536
 BPF_TABLE("hash", u32, u32, thread_regions, MAX_THREADS); // unit `thread`: given out by user space
 
-#define MAPPING_STEPS 17 // as many as MAX_MAPPINGS may need
 #define NO_MAPPING 0xffffffff
 
 static __always_inline u32 find_mapping(u64 ip, struct space *s)
@@ -67,7 +71,7 @@ static __always_inline u32 find_range(u64 offset, u32 lo, u32 hi)
 	struct range *r;
 	int i;
 
-	for (i = 0; i < 21; i++) {
+	for (i = 0; i < RANGE_STEPS; i++) {
 		u32 mid = (lo + hi) / 2;
 		if (lo >= hi)
 			return 0;
@@ -87,10 +91,26 @@ static __always_inline u32 find_range(u64 offset, u32 lo, u32 hi)
 static __always_inline u32 region_in(u32 mapping, u64 ip)
 {
 	struct mapping *m = mappings.lookup(&mapping);
+	u32 lo, hi, page, *from, *to;
 
 	if (!m)
 		return 0;
-	return m->region ? m->region : find_range(ip - m->start + m->offset, m->lo, m->hi);
+	if (m->region)
+		return m->region;
+	lo = m->lo;
+	hi = m->hi;
+	if (m->pages) {
+		page = m->pages + (u32)((ip - m->start) >> RANGE_PAGE_BITS);
+		from = range_pages.lookup(&page);
+		page++;
+		to = range_pages.lookup(&page);
+		if (from && to) {
+			lo = *from;
+			if (*to < hi)
+				hi = *to + 1; // it may begin in this page
+		}
+	}
+	return find_range(ip - m->start + m->offset, lo, hi);
 }
 
 // What a region is besides the innermost frame in scope; as causal/windows.py has it.

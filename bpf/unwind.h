@@ -310,6 +310,18 @@ static __always_inline void unwind_from_entry(struct stack *k)
 		    saved_register(__builtin_offsetof(struct pt_regs, bp)));
 }
 
+// Whether the regions of further frames matter.
+static __always_inline bool looks_further(struct stack *k)
+{
+#if ATTRIBUTION == BY_INNERMOST
+	return !k->region;
+#elif ATTRIBUTION == BY_CALL_SITE
+	return !k->region || !k->caller;
+#else
+	return true;
+#endif
+}
+
 // The innermost frame in scope decides; BY_ANY_FRAME the selected region does if it is anywhere in the stack, and each
 // region in the stack of a sample is counted.
 static __always_inline void attribute(struct stack *k, u32 region)
@@ -343,7 +355,8 @@ static __always_inline void unwind_frame(struct stack *k, struct space *s)
 		count(C_UNMAPPED, 1);
 	k->ip[frame] = ip;
 	k->frames = frame + 1;
-	attribute(k, region_in(k->mapping, ip));
+	if (looks_further(k))
+		attribute(k, region_in(k->mapping, ip));
 	if (leave_frame(k, ip))
 		k->ending = k->at ? E_RUNNING : E_BOTTOM;
 }

@@ -38,7 +38,7 @@ PAUSE_SIGNAL = signal.SIGURG
 # As in bpf/regions.h and bpf/unwind.h.
 MAPPING = np.dtype(
     [("start", "<u8"), ("end", "<u8"), ("offset", "<u8"), ("lo", "<u4"), ("hi", "<u4"), ("region", "<u4"),
-     ("sampled", "<u4"), ("module", "<u4"), ("pc", "<u4"), ("guessed", "<u4"), ("pad", "<u4")]
+     ("sampled", "<u4"), ("module", "<u4"), ("pc", "<u4"), ("guessed", "<u4"), ("pages", "<u4")]
 )  # fmt: skip
 SPACE = np.dtype([("first", "<u4"), ("count", "<u4")])
 UNWIND_PAGE = np.dtype("<u8")
@@ -65,6 +65,7 @@ class _Loaded:
     mappings: npt.NDArray[Any]
     spaces: npt.NDArray[Any]
     ranges: npt.NDArray[Any]
+    range_pages: npt.NDArray[np.uint32]
     region_states: npt.NDArray[Any]
     probes: PointProbes
     unwind: Memory
@@ -128,6 +129,7 @@ class Engine:
             mappings=map_array(bpf, "mappings", MAPPING, self.options.max_mappings, maps),
             spaces=map_array(bpf, "spaces", SPACE, self.options.max_spaces, maps),
             ranges=map_array(bpf, "ranges", RANGE, self.options.max_ranges, maps),
+            range_pages=map_array(bpf, "range_pages", np.dtype("<u4"), self.options.max_range_pages, maps),
             region_states=map_array(bpf, "region_states", REGION_STATE, self.options.max_regions, maps),
             probes=PointProbes(bpf, map_array(bpf, "macros", MACRO, self.options.max_macros, maps), self.options),
             unwind=Memory(
@@ -158,7 +160,10 @@ class Engine:
             "MAX_PROCESSES": options.max_processes,
             "MAX_REGIONS": options.max_regions,
             "MAX_RANGES": options.max_ranges,
+            "RANGE_STEPS": options.max_ranges.bit_length(),
+            "MAX_RANGE_PAGES": options.max_range_pages,
             "MAX_MAPPINGS": options.max_mappings,
+            "MAPPING_STEPS": options.max_mappings.bit_length(),
             "MAX_SPACES": options.max_spaces,
             "MAX_WAITS": options.max_waits,
             "MAX_SITES": options.max_sites,
@@ -287,6 +292,10 @@ class Engine:
                 "narrow the scope, or raise --max-ranges",
             )
         self._kernel.ranges[: len(ranges)] = ranges
+
+    def range_pages(self) -> npt.NDArray[np.uint32]:
+        """The memory for causal.range_pages."""
+        return self._kernel.range_pages
 
     def write_space(self, space: int, first: int, mappings: npt.NDArray[Any]) -> None:
         """Write an address space: its mappings (dtype MAPPING, sorted) from index `first` on, then switch to them."""

@@ -342,8 +342,8 @@ class RegionTable:
         size = self._size + len(start)
         if size > self._max_ranges:
             raise CausalError(
-                f"too many functions in scope: {size} ranges, the table holds {self._max_ranges}",
-                "count fewer binaries with -b, or use --unit module",
+                f"too many {self.unit}s in scope: {size} ranges, the table holds {self._max_ranges}",
+                "count fewer binaries with -b (lines: sources with -s), raise --max-ranges, or use --unit module",
             )
         part = np.zeros(len(start), RANGE_DTYPE)
         part["start"], part["end"], part["region"] = start, end, region_ids

@@ -21,6 +21,7 @@ from causal.injection import Handlers
 from causal.jit import JitCode
 from causal.mappings import Mapping, read_maps
 from causal.processes import Claims, executable_of, look_up, root_of
+from causal.range_pages import RangePages
 from causal.regions import CODE_UNITS, RegionTable, Scope
 from causal.spaces import Space, Spaces
 from causal.symbols.elf import Binary
@@ -59,6 +60,7 @@ class Target:
         self._homeless: set[int] = set()  # processes for whose mappings there is no room
         self.modules: Modules | None = None
         self.was_registered = False  # at some time a process had a handler that can pause its threads
+        self._pages: RangePages | None = None
         self._labels: dict[int, str] = {}
         self.unreadable: dict[str, str] = {}  # binaries without usable symbols -> why
         self._jit = JitCode(table, scope, self.unreadable)
@@ -144,13 +146,16 @@ class Target:
         layout, compiled = self._layouts[tgid], self._jit.slice_of(tgid)
         if self._spaces.share(tgid, (layout, compiled)):
             return
+        self._pages = self._pages or RangePages(self._engine.range_pages())
+        ranges, slices = self._table.ranges, self._table.slices
         rows = np.zeros(len(layout), MAPPING)
         for row, mapping in zip(rows, layout, strict=True):
             row["start"], row["end"], row["offset"] = mapping.start, mapping.end, mapping.offset
             row["sampled"] = self._sampled_slice(mapping.path)
-            row["lo"], row["hi"] = self._table.slices.get(mapping.path, (0, 0))
+            row["lo"], row["hi"] = part = slices.get(mapping.path, (0, 0))
+            row["pages"] = self._pages.find(ranges, part, mapping.offset, mapping.end - mapping.start)
             if mapping.kind == "anonymous" and compiled[1]:
-                row["lo"], row["hi"] = compiled
+                (row["lo"], row["hi"]), row["pages"] = compiled, 0
                 row["offset"] = mapping.start  # those ranges are addresses
             if self.modules is not None and self.modules.is_known(mapping):
                 row["module"], row["pc"] = self.modules.find(tgid, mapping)

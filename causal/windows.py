@@ -37,8 +37,8 @@ class EngineOptions:
     max_pause_ns: int = 200_000_000
     max_threads: int = 16_384
     max_processes: int = 1_024
-    max_regions: int = 1_048_576
     max_ranges: int = 1_048_576
+    max_range_pages: int = 2_097_152
     max_mappings: int = 65_536
     max_spaces: int = 1_024
     max_points: int = 32
@@ -54,6 +54,11 @@ class EngineOptions:
     max_answers: int = 8_192
     max_sites: int = 65_536
     attribution: Attribution = Attribution.INNERMOST
+
+    @property
+    def max_regions(self) -> int:
+        """Of code each range may be one; call sites have the numbers behind those."""
+        return max(self.max_ranges, 65_536) + self.max_sites + 1
 
 
 @dataclass(frozen=True)

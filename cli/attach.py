@@ -63,6 +63,8 @@ class AttachCommand:
             ("sudo causal-bpf attach 4711 -p handle_request --duration 1m", "profile a running server for a minute"),
             ("sudo causal-bpf attach --name postgres -p EndCommand --with $(pgrep pgbench)", "with its load generator"),
             ("sudo causal-bpf attach 12 34 -u process -p reply", "which of two programs is worth making faster?"),
+            ("sudo causal-bpf attach 4711 -p reply --callers", "each line apart for what calls it"),
+            ("sudo causal-bpf attach 4711 -p reply --inclusive --only parse -u function", "parse and all it calls"),
             ("sudo causal-bpf attach 4711 --list-regions", "what could be sped up; nothing is done to the process"),
             ("sudo causal-bpf attach 4711 -p work --no-pauses", "touch nothing: shares and rates only"),
         )

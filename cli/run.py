@@ -62,6 +62,8 @@ class RunCommand:
             ("sudo causal-bpf run --repeat 40 -- ./compress file", "a program without a progress point, end to end"),
             ("sudo causal-bpf run -p step --only 'solve_*' -- ./solver", "try only some functions, or solver.c:10-20"),
             ("sudo causal-bpf run -p step -s '!vendor' -b libcore -- ./app", "lines of a library but not of vendor/"),
+            ("sudo causal-bpf run -p step --callers -- ./app", "each line apart for what calls it: a.c:5 from b.c:12"),
+            ("sudo causal-bpf run -p step --inclusive --only parse -u function -- ./app", "parse and all it calls"),
             ("sudo causal-bpf run -p step --given 'parse=50%' -- ./app", "what next, when parse takes half its time?"),
             ("causal-bpf run --list-points ./app 'parse*'", "what a progress point could be, by name"),
             ("sudo causal-bpf run --list-regions -- ./app", "what could be sped up, and its share of the time"),

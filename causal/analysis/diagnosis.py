@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from causal.analysis.pairs import visits_of
 from causal.analysis.results import Diagnosis, Overhead, RegionResult, Verdict
-from causal.analysis.stacks import missing_information, read_stacks
+from causal.analysis.stacks import cut_short, missing_information, read_stacks
 from causal.analysis.verdict import longer
 from causal.profile import Arm, Profile, Window
 
@@ -248,9 +248,10 @@ def _loss_messages(profile: Profile, windows: Sequence[Window]) -> list[str]:
         lost = _count(counters.get(name)) or 0
         if samples > 0 and lost > _NOTABLE_SHARE * samples:
             messages.append(f"{lost / samples:.0%} of the {meaning}")
-    missing = missing_information(counters, samples)
-    if missing:
-        messages.append(missing)
+    attribution = profile.header.options.get("attribution")
+    for message in (cut_short(counters, attribution), missing_information(counters, samples)):
+        if message:
+            messages.append(message)
     threads = _count(counters.get("threads_lost")) or 0
     if threads:
         messages.append(f"{threads} threads did not fit the table and were not paused: gains are unreliable")

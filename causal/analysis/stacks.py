@@ -11,6 +11,10 @@ from typing import Any
 # Less than this share of the samples is not worth a line.
 _NOTABLE_SHARE = 0.01
 _MOST_NAMED = 3
+_WITHOUT_CALLERS = {
+    "call_site": "where the call site lay above, the time counts as called from nothing in scope",
+    "any_frame": "regions that lie above got too little of the time",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class Stacks:
             text += f", {self.guessed / self.total:.1%} by way of frame pointers"
         if self.deep:
             text += f"; {self.deep / self.total:.1%} were deeper than the limit"
+        if self.lost:
+            text += f"; {self.lost / self.total:.1%} broke off where a caller could not be found"
         return text
 
 
@@ -46,6 +52,16 @@ def read_stacks(counters: Mapping[str, Any]) -> Stacks | None:
         return None
     stacks = Stacks(*(int(value) for value in values if value is not None))
     return stacks if stacks.total else None
+
+
+def cut_short(counters: Mapping[str, Any], attribution: object) -> str | None:
+    """What stacks that were cut short mean where callers count (`attribution` as the profile has it), None when they
+    do not, or hardly any stacks were."""
+    stacks = read_stacks(counters)
+    meaning = _WITHOUT_CALLERS.get(attribution) if isinstance(attribution, str) else None
+    if stacks is None or meaning is None or stacks.deep + stacks.lost <= _NOTABLE_SHARE * stacks.total:
+        return None
+    return f"{(stacks.deep + stacks.lost) / stacks.total:.0%} of the stacks were cut short: {meaning}"
 
 
 def missing_information(counters: Mapping[str, Any], samples: int) -> str | None:

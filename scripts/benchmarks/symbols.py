@@ -3,8 +3,11 @@
 For each file: our first read (lines alone, and with inlined calls), our read from the cache, and what llvm-dwarfdump,
 readelf and addr2line take for the same, all in one run, output thrown away. Peak memory is the largest resident size
 of the process, for ours what reading added to it. `--agree N` compares N addresses with llvm-symbolizer and addr2line,
-inlined calls included, wherever those two agree with each other. `--fuzz S` feeds damaged debug information of these
-files to the reader for so many seconds, under sanitizers, instead.
+inlined calls included, wherever those two agree with each other.
+
+Instead of that: `--programs` compares all addresses of small programs in C, C++ and Rust built in many ways,
+`--attribution` measures what finding a line costs in the kernel, and `--fuzz S` feeds damaged debug information of the
+files to the reader for so many seconds, under sanitizers.
 """
 
 import argparse
@@ -19,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import symbols_fuzz
+from benchmarks import symbols_attribution, symbols_fuzz, symbols_programs
 from causal.errors import CausalError
 from causal.symbols.elf import Binary
 from causal.symbols.lines import SourceLines
@@ -70,6 +73,10 @@ def main(arguments: list[str]) -> int:
         print("error: no file to read", file=sys.stderr)
         print("hint: apt-get install python3.11-dbg libc6-dbg, or name files", file=sys.stderr)
         return 1
+    if options.attribution:
+        return symbols_attribution.measure()
+    if options.programs:
+        return _programs()
     if options.fuzz:
         return symbols_fuzz.campaign(files, options.fuzz)
     failed = False
@@ -87,6 +94,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/bench symbols", description=__doc__)
     parser.add_argument("files", nargs="*", help="programs or files of debug information")
     parser.add_argument("--agree", type=int, default=0, metavar="N", help="compare so many addresses with other tools")
+    parser.add_argument("--programs", action="store_true", help="compare programs built in many ways, and no files")
+    parser.add_argument("--attribution", action="store_true", help="what a line costs in the kernel (needs root)")
     parser.add_argument("--fuzz", type=float, default=0, metavar="S", help="damaged input for so many seconds")
     parser.add_argument("--no-tools", dest="tools", action="store_false", help="time only ourselves")
     return parser
@@ -159,16 +168,33 @@ def _addresses(binary: Binary, lines: SourceLines, count: int) -> list[int]:
     return found if len(found) <= count else sorted(random.Random(1).sample(found, count))
 
 
+def _programs() -> int:
+    wrong = 0
+    with tempfile.TemporaryDirectory() as directory:
+        for label, path in symbols_programs.build_all(directory):
+            print(f"{label}:")
+            wrong += not _agreement(path, sys.maxsize)
+    print("no difference" if not wrong else f"{wrong} programs with differences")
+    return int(wrong > 0)
+
+
 def _agreement(path: str, count: int) -> bool:
     binary = Binary.load(path)
     lines = SourceLines.load(binary)
     addresses = _addresses(binary, lines, count)
     symbolizer = ["llvm-symbolizer", f"--obj={lines.path}", "-a", "--inlines", "--functions=none", "--output-style=GNU"]
     told = [_chains(command, addresses) for command in (["addr2line", "-a", "-i", "-e", lines.path], symbolizer)]
-    agreed = [at for at in addresses if told[0].get(at) == told[1].get(at) is not None]
+    agreed, with_one = [], [0, 0]
+    for at in addresses:
+        if told[0].get(at) == told[1].get(at) is not None:
+            agreed.append(at)
+        else:
+            ours = _known(lines.chain(at))
+            with_one = [count + (ours == its.get(at)) for count, its in zip(with_one, told, strict=True)]
     wrong = [at for at in agreed if _known(lines.chain(at)) != told[0][at]]
     print(f"  {len(addresses):,} addresses: addr2line and llvm-symbolizer agree on {len(agreed):,}, "
-          f"we differ on {len(wrong):,} of these")  # fmt: skip
+          f"we differ on {len(wrong):,} of these; of the others we agree with the one on {with_one[0]:,}, "
+          f"with the other on {with_one[1]:,}")  # fmt: skip
     for at in wrong[:3]:
         print(f"    {at:#x}: {_known(lines.chain(at))} and not {told[0][at]}")
     return not wrong

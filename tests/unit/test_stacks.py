@@ -2,7 +2,7 @@
 
 import pytest
 
-from causal.analysis.stacks import Stacks, missing_information, read_stacks
+from causal.analysis.stacks import Stacks, cut_short, missing_information, read_stacks
 
 
 def counters(**changes):
@@ -12,6 +12,7 @@ def counters(**changes):
 def test_shares():
     stacks = read_stacks(counters())
     assert stacks == Stacks(90, 6, 1, 3) and stacks.total == 100
+    assert "3.0% broke off" in str(stacks) and "1.0% were deeper" in str(stacks)
     assert "96.0% of 100 stacks" in str(stacks) and "6.0% by way of frame pointers" in str(stacks)
     assert "frame pointers" not in str(Stacks(10, 0, 0, 0)) and "100.0%" in str(Stacks(10, 0, 0, 0))
 
@@ -21,6 +22,15 @@ def test_profiles_that_do_not_tell(value):
     assert read_stacks(counters(stacks_lost=value)) is None
     assert read_stacks({}) is None
     assert read_stacks(dict.fromkeys(counters(), 0)) is None
+
+
+def test_callers_that_are_missing_are_told_where_callers_count():
+    assert "4% of the stacks were cut short" in cut_short(counters(), "call_site")
+    assert cut_short(counters(), "call_site") != cut_short(counters(), "any_frame")
+    for attribution in ("innermost", None, 3, "of a later version"):
+        assert cut_short(counters(), attribution) is None
+    assert cut_short(counters(stacks_whole=1000), "any_frame") is None
+    assert cut_short({}, "any_frame") is None
 
 
 def test_modules_without_information_are_named():

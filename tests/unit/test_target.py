@@ -32,6 +32,7 @@ class Engine:
         self.handlers = {}
         self.labels = {}
         self.table = np.zeros(self.options.max_mappings, MAPPING)
+        self.pages = np.zeros(self.options.max_range_pages, np.uint32)
         self.memory = Memory(
             np.zeros(1 << 20, ROW_DTYPE), np.zeros(1 << 16, UNWIND_PAGE), np.zeros(1 << 10, UNWIND_MODULE)
         )
@@ -41,6 +42,9 @@ class Engine:
 
     def mappings(self, first, count):
         return self.table[first : first + count]
+
+    def range_pages(self):
+        return self.pages
 
     def unwind_memory(self):
         return self.memory
