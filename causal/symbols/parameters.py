@@ -35,6 +35,7 @@ from causal.symbols.passing import (
     type_of,
 )
 
+_SPLIT = {"DW_AT_dwo_name", "DW_AT_GNU_dwo_name"}
 _HINT = "name it by position: arg1 is the first one"
 # Members in which classes of the C++ library keep how long their text is (libstdc++: string, string_view).
 _LENGTHS = ("_M_string_length", "_M_len")
@@ -104,9 +105,12 @@ def _declared(binary: Binary, file: Any, offset: int, function: str, name: str) 
     elf = ELFFile(file)
     if not elf.has_dwarf_info():
         raise CausalError(f"{binary.name} has no debug information, so names of parameters are unknown", _HINT)
-    die = _subprogram(elf.get_dwarf_info(), address)
+    info: Any = elf.get_dwarf_info()
+    die = _subprogram(info, address)
     if die is None:
-        raise CausalError(f"{binary.name} has no debug information for {function}", _HINT)
+        split = any(_SPLIT & unit.get_top_DIE().attributes.keys() for unit in info.iter_CUs())
+        reason = " itself (-gsplit-dwarf: that of .dwo files is used for lines only)" if split else ""
+        raise CausalError(f"{binary.name} has no debug information for {function}{reason}", _HINT)
     parameters = _parameters(die)
     found = next((each for each in parameters if each.name == name), None)
     if found is None:

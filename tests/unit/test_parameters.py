@@ -133,3 +133,12 @@ def test_texts_have_lengths_and_objects_have_addresses(find):
     assert find("derived", "d", find=find_identity) == Parameter("d", 1)
     assert find("derived", "i", find=find_identity) == Parameter("i", 3)
     assert find("pair", "c", find=find_identity) == Parameter("c", 1, 1)
+
+
+def test_split_debug_information_is_named(tmp_path):
+    (tmp_path / "source.c").write_text("int work(int size) { return size * 3; }\n")
+    command = ["cc", "-g", "-O1", "-gsplit-dwarf", "-shared", "-fPIC", "-o", tmp_path / "split.so", "source.c"]
+    subprocess.run(command, check=True, timeout=60, cwd=tmp_path)
+    binary = Binary.load(str(tmp_path / "split.so"))
+    with pytest.raises(CausalError, match="gsplit-dwarf"):
+        find_parameter(binary, int(binary.functions.start[binary.functions.names.index("work")]), "work", "size")
