@@ -26,10 +26,13 @@ struct range {
 };
 BPF_F_TABLE("array", u32, struct range, ranges, MAX_RANGES, BPF_F_MMAPABLE);
 
-// For each page (256 bytes) of a mapping the first range that ends behind its beginning: a search of all ranges touches
-// twenty places far from each other, which are in no cache, and that is what it costs.
+// Which ranges there are in each page (256 bytes) of a mapping: a search of all ranges touches twenty places far from
+// each other, which are in no cache, and that is what it costs.
 #define RANGE_PAGE_BITS 8
-BPF_F_TABLE("array", u32, u32, range_pages, MAX_RANGE_PAGES, BPF_F_MMAPABLE);
+struct range_page {
+	u32 lo, hi;
+};
+BPF_F_TABLE("array", u32, struct range_page, range_pages, MAX_RANGE_PAGES, BPF_F_MMAPABLE);
 
 // What is kept of a region; number 0 stands for everything outside of regions.
 struct region_state {
@@ -91,7 +94,8 @@ static __always_inline u32 find_range(u64 offset, u32 lo, u32 hi)
 static __always_inline u32 region_in(u32 mapping, u64 ip)
 {
 	struct mapping *m = mappings.lookup(&mapping);
-	u32 lo, hi, page, *from, *to;
+	struct range_page *part;
+	u32 lo, hi, page;
 
 	if (!m)
 		return 0;
@@ -101,13 +105,10 @@ static __always_inline u32 region_in(u32 mapping, u64 ip)
 	hi = m->hi;
 	if (m->pages) {
 		page = m->pages + (u32)((ip - m->start) >> RANGE_PAGE_BITS);
-		from = range_pages.lookup(&page);
-		page++;
-		to = range_pages.lookup(&page);
-		if (from && to) {
-			lo = *from;
-			if (*to < hi)
-				hi = *to + 1; // it may begin in this page
+		part = range_pages.lookup(&page);
+		if (part) {
+			lo = part->lo;
+			hi = part->hi;
 		}
 	}
 	return find_range(ip - m->start + m->offset, lo, hi);

@@ -28,6 +28,7 @@ from causal.errors import CausalError
 from causal.loading import BPF_DIRECTORY, captured_output, counter_names, import_bcc, inlined, map_array, refusals
 from causal.perf_events import CpuClock, online_cpus, spread_periods
 from causal.point_probes import MACRO, PointProbes
+from causal.range_pages import RANGE_PAGE
 from causal.unwind.modules import Memory
 from causal.unwind.rules import ROW_DTYPE
 from causal.waiting import CLASS_BITS, WaitClass, WaitMode, Waits, by_region
@@ -65,7 +66,7 @@ class _Loaded:
     mappings: npt.NDArray[Any]
     spaces: npt.NDArray[Any]
     ranges: npt.NDArray[Any]
-    range_pages: npt.NDArray[np.uint32]
+    range_pages: npt.NDArray[Any]
     region_states: npt.NDArray[Any]
     probes: PointProbes
     unwind: Memory
@@ -129,7 +130,7 @@ class Engine:
             mappings=map_array(bpf, "mappings", MAPPING, self.options.max_mappings, maps),
             spaces=map_array(bpf, "spaces", SPACE, self.options.max_spaces, maps),
             ranges=map_array(bpf, "ranges", RANGE, self.options.max_ranges, maps),
-            range_pages=map_array(bpf, "range_pages", np.dtype("<u4"), self.options.max_range_pages, maps),
+            range_pages=map_array(bpf, "range_pages", RANGE_PAGE, self.options.max_range_pages, maps),
             region_states=map_array(bpf, "region_states", REGION_STATE, self.options.max_regions, maps),
             probes=PointProbes(bpf, map_array(bpf, "macros", MACRO, self.options.max_macros, maps), self.options),
             unwind=Memory(
@@ -293,7 +294,7 @@ class Engine:
             )
         self._kernel.ranges[: len(ranges)] = ranges
 
-    def range_pages(self) -> npt.NDArray[np.uint32]:
+    def range_pages(self) -> npt.NDArray[Any]:
         """The memory for causal.range_pages."""
         return self._kernel.range_pages
 

@@ -38,7 +38,7 @@ class EngineOptions:
     max_threads: int = 16_384
     max_processes: int = 1_024
     max_ranges: int = 1_048_576
-    max_range_pages: int = 2_097_152
+    max_range_pages: int = 1_048_576
     max_mappings: int = 65_536
     max_spaces: int = 1_024
     max_points: int = 32

@@ -9,6 +9,7 @@ import pytest
 from causal.engine import MAPPING, UNWIND_MODULE, UNWIND_PAGE
 from causal.errors import CausalError
 from causal.mappings import Mapping, read_maps
+from causal.range_pages import RANGE_PAGE
 from causal.regions import RegionTable, Scope
 from causal.symbols.native import load_library
 from causal.target import Target, thread_label
@@ -32,7 +33,7 @@ class Engine:
         self.handlers = {}
         self.labels = {}
         self.table = np.zeros(self.options.max_mappings, MAPPING)
-        self.pages = np.zeros(self.options.max_range_pages, np.uint32)
+        self.pages = np.zeros(self.options.max_range_pages, RANGE_PAGE)
         self.memory = Memory(
             np.zeros(1 << 20, ROW_DTYPE), np.zeros(1 << 16, UNWIND_PAGE), np.zeros(1 << 10, UNWIND_MODULE)
         )
