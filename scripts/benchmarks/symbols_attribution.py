@@ -10,6 +10,7 @@ import random
 import subprocess
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -94,58 +95,89 @@ def _rows(starts, lines):
     return rows
 
 
-def cost(binary, rows, attribution, seconds, stacks):
-    """(ns per sample, samples, of these in scope, ranges) with this table, on one CPU."""
+def region_table(binary, rows):
+    """These rows as the regions of the unit `line`."""
+    table = RegionTable("line")
+    nothing = np.empty(0, INSTANCE_DTYPE), np.empty(0, PIECE_DTYPE)
+    table.add_lines(
+        binary, SourceLines(binary.path, ["/made/up.c"], rows, *nothing, Losses(0, 0, 0, 1)), lambda path: True
+    )
+    return table
+
+
+def costs(binary, table, attribution, stacks, seconds, rounds):
+    """Pairs of _Cost, without ranges and with them in turn, of one process on one CPU."""
     with running([binary.path, str(stacks)]) as child, Engine(EngineOptions(attribution=attribution)) as engine:
         os.sched_setaffinity(child.pid, {min(os.sched_getaffinity(0))})
         engine.load()
         engine.add_process(child.pid, follow=False)
-        table = RegionTable("line")
-        nothing = np.empty(0, INSTANCE_DTYPE), np.empty(0, PIECE_DTYPE)
-        lines = SourceLines(binary.path, ["/made/up.c"], rows, *nothing, Losses(0, 0, 0, 1))
-        table.add_lines(binary, lines, lambda path: True)
-        Target(engine, table, Scope(binary.path)).refresh()
+        target = Target(engine, table, Scope(binary.path))
+        target.refresh()
         engine.write_ranges(table.ranges)
-        fd = engine._kernel.bpf.load_func("on_sample", engine._kernel.bpf.PERF_EVENT).fd
         engine.stop()
-        before, counted = statistics_of(fd), engine.counters()
-        engine.tick(True)
-        time.sleep(seconds)
-        engine.tick(False)
-        after, now = statistics_of(fd), engine.counters()
-        samples, in_scope, whole = (now[name] - counted[name] for name in ("samples", "in_scope", "stacks_whole"))
-        assert whole > 0.9 * samples, now
-        return (after[0] - before[0]) / max(samples, 1), samples, in_scope, len(table.ranges)
+        rows = engine.mappings(target._places[child.pid], len(target._layouts[child.pid]))
+        names = ["lo", "hi", "pages"]
+        full = rows[names].copy()
+        pairs = []
+        for _ in range(rounds):
+            for name in names:
+                rows[name] = 0
+            empty = _cost(engine, seconds)
+            for name in names:
+                rows[name] = full[name]
+            pairs.append((empty, _cost(engine, seconds)))
+        return pairs
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """Of the sampling program: ns per sample, samples, and of these in scope."""
+
+    ns: float
+    samples: int
+    in_scope: int
+
+
+def _cost(engine, seconds):
+    fd = engine._kernel.bpf.load_func("on_sample", engine._kernel.bpf.PERF_EVENT).fd
+    before, counted = statistics_of(fd), engine.counters()
+    engine.tick(True)
+    time.sleep(seconds)
+    engine.tick(False)
+    after, now = statistics_of(fd), engine.counters()
+    samples, in_scope, whole = (now[name] - counted[name] for name in ("samples", "in_scope", "stacks_whole"))
+    assert samples and whole > 0.9 * samples, now
+    return _Cost((after[0] - before[0]) / samples, samples, in_scope)
 
 
 def _told(pairs):
-    empty, full = (float(np.median([pair[at][0] for pair in pairs])) / 1000 for at in (0, 1))
-    extra = [(after[0] - before[0]) / 1000 for before, after in pairs]
-    _, samples, in_scope, count = pairs[-1][1]
-    return (f"{np.median(extra):.2f} us ({min(extra):.2f} to {max(extra):.2f}), {empty:.2f} us without and {full:.2f} "
-            f"with {count:,} ranges; {in_scope:,} of {samples:,} samples in scope")  # fmt: skip
+    extra = sorted((full.ns - empty.ns) / 1000 for empty, full in pairs)
+    empty, full = (float(np.median([pair[at].ns for pair in pairs])) / 1000 for at in (0, 1))
+    samples, in_scope = (sum(getattr(pair[1], name) for pair in pairs) for name in ("samples", "in_scope"))
+    return (f"{np.median(extra):.2f} us ({extra[0]:.2f} to {extra[-1]:.2f}): {empty:.2f} us without ranges and "
+            f"{full:.2f} with; {in_scope:,} of {samples:,} samples in scope")  # fmt: skip
 
 
-def measure(seconds=4.0, rounds=3):
-    """Prints what each kind of attribution costs over an empty table, the median of paired runs."""
-    cases = {
-        "the innermost line in scope is the first": (ranges_everywhere, Attribution.INNERMOST),
-        "no frame is in scope": (ranges_between, Attribution.INNERMOST),
-        "--callers: the first two": (ranges_everywhere, Attribution.CALL_SITE),
-        "--inclusive: all frames are": (ranges_everywhere, Attribution.ANY_FRAME),
-        "--inclusive, no frame is in scope": (ranges_between, Attribution.ANY_FRAME),
-    }
+CASES = {
+    "the first frame is in scope": (ranges_everywhere, Attribution.INNERMOST),
+    "no frame is in scope": (ranges_between, Attribution.INNERMOST),
+    "--callers, the first two are": (ranges_everywhere, Attribution.CALL_SITE),
+    "--inclusive, all are": (ranges_everywhere, Attribution.ANY_FRAME),
+}
+
+
+def measure(seconds=0.8, rounds=5):
+    """Prints what each kind of attribution costs: medians of `rounds` pairs, and from the lowest to the highest."""
     was = STATISTICS.read_text()
     with tempfile.TemporaryDirectory(prefix="attribution-") as directory:
         binary = build(directory)
+        tables = {make: region_table(binary, make(binary)) for make in (ranges_everywhere, ranges_between)}
         STATISTICS.write_text("1")
         try:
-            for (label, (make, attribution)), stacks in itertools.product(cases.items(), STACKS):
-                rows, pairs = make(binary), []
-                for _ in range(rounds):
-                    empty = cost(binary, rows[:0], attribution, seconds, stacks)
-                    pairs.append((empty, cost(binary, rows, attribution, seconds, stacks)))
-                print(f"{label}, {stacks:,} different stacks: {_told(pairs)}", flush=True)
+            for (label, (make, attribution)), stacks in itertools.product(CASES.items(), STACKS):
+                pairs = costs(binary, tables[make], attribution, stacks, seconds, rounds)
+                print(f"{label}, {stacks:,} different stacks of {DEPTH} frames in {len(tables[make].ranges):,} ranges: "
+                      f"{_told(pairs)}", flush=True)  # fmt: skip
         finally:
             STATISTICS.write_text(was)
     return 0
