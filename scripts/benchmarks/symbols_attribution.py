@@ -115,7 +115,8 @@ def costs(binary, table, attribution, stacks, seconds, rounds):
         target.refresh()
         engine.write_ranges(table.ranges)
         engine.stop()
-        rows = engine.mappings(target._places[child.pid], len(target._layouts[child.pid]))
+        space = target._spaces.of(child.pid)
+        rows = engine.mappings(space.first, len(space.layout))
         names = ["lo", "hi", "pages"]
         full = rows[names].copy()
         pairs = []
