@@ -3,7 +3,7 @@
 //     fuzz SEEDS SECONDS NUMBER
 //
 // SEEDS holds one input after the other: u64 number of contributions, then per section u64 size and the bytes, then the
-// contributions, then two addresses of code. Each is copied into memory of exactly its size, so that AddressSanitizer
+// contributions, two addresses of code, and u64 size, bytes and u64 address of .eh_frame. Each is copied into memory of exactly its size, so that AddressSanitizer
 // sees every byte read too many. Prints inputs, units left out, and the slowest input; aborts at what takes 5 s.
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "reader.h"
+#include "frames.h"
 
 struct reader *reader_new(const struct section *sections, const u64 *code, u64 code_count);
 bool reader_split(struct reader *r, const struct section *sections, const struct contribution *given, u64 count);
@@ -22,6 +22,10 @@ bool reader_names(struct reader *r, const u64 *dies, u64 count, u32 *ids);
 void reader_trim(struct reader *r);
 void reader_losses(const struct reader *r, u64 *losses);
 void reader_free(struct reader *r);
+struct frames *frames_read(const struct section *section, u64 address, u32 flags, u64 base, const u64 *code,
+			   u64 code_count, const struct function *known, u64 known_count);
+const void *frames_array(const struct frames *f, int which, u64 *count);
+void frames_free(struct frames *f);
 
 #define MAX_SEEDS 256
 
@@ -30,6 +34,8 @@ struct seed {
 	const u8 *contributions;
 	u64 contribution_count;
 	u64 code[2];
+	struct section frames;
+	u64 frames_address;
 };
 
 static struct seed seeds[MAX_SEEDS];
@@ -80,6 +86,10 @@ static int load(const char *path)
 		at += s->contribution_count * sizeof(struct contribution);
 		s->code[0] = take(&at);
 		s->code[1] = take(&at);
+		s->frames.size = take(&at);
+		s->frames.data = at;
+		at += s->frames.size;
+		s->frames_address = take(&at);
 	}
 	return count;
 }
@@ -169,6 +179,39 @@ static void read_all(struct reader *r, u64 *left_out)
 	free(ids);
 }
 
+// Damaged at up to six places; what is cut off is given back, so that the memory ends where the section does.
+static struct section damaged(const struct section *given, u64 changes)
+{
+	struct section s = {copy(given->data, given->size), given->size};
+
+	while (changes--) {
+		u64 size = damage((u8 *)s.data, s.size);
+		if (size < s.size) {
+			u8 *shorter = copy(s.data, size);
+			free((void *)s.data);
+			s = (struct section){shorter, size};
+		}
+	}
+	return s;
+}
+
+static void try_frames(const struct seed *seed, u64 *left_out)
+{
+	struct section s = damaged(&seed->frames, 1 + draw(6));
+	struct frames *f = frames_read(&s, seed->frames_address, draw(4), seed->code[0] & ~(u64)4095, seed->code, 1, NULL, 0);
+	u64 lost, no_memory;
+
+	if (!f)
+		abort();
+	frames_array(f, 2, &lost);
+	frames_array(f, 3, &no_memory);
+	if (no_memory)
+		abort();
+	*left_out += lost;
+	frames_free(f);
+	free((void *)s.data);
+}
+
 static void try_one(const struct seed *seed, u64 *left_out)
 {
 	struct section sections[SECTIONS];
@@ -180,16 +223,11 @@ static void try_one(const struct seed *seed, u64 *left_out)
 	for (int i = 0; i < SECTIONS; i++)
 		sections[i] = (struct section){copy(seed->sections[i].data, seed->sections[i].size), seed->sections[i].size};
 	while (changes) {
-		struct section *s = &sections[draw(SECTIONS)];
-		u64 size = s->size;
-		if (!size)
+		struct section *s = &sections[draw(SECTIONS)], whole = *s;
+		if (!s->size)
 			continue;
-		s->size = damage((u8 *)s->data, size);
-		if (s->size < size) {
-			u8 *shorter = copy(s->data, s->size);
-			free((void *)s->data);
-			s->data = shorter;
-		}
+		*s = damaged(&whole, 1);
+		free((void *)whole.data);
 		changes--;
 	}
 	if (seed->contribution_count && !draw(4))
@@ -227,7 +265,10 @@ int main(int argc, char **argv)
 		double took;
 		u64 before = state;
 		alarm(5); // kills what never ends
-		try_one(&seeds[draw(count)], &left_out);
+		if (!draw(4))
+			try_frames(&seeds[draw(count)], &left_out);
+		else
+			try_one(&seeds[draw(count)], &left_out);
 		took = now() - at;
 		at += took;
 		if (took > slowest)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from elftools.elf.elffile import ELFFile
 
 from causal.symbols.debugfile import read_debug_file
 from causal.symbols.elf import Binary
@@ -40,14 +41,15 @@ class Fuzzed:
     failure: str
 
 
-def seed(sections, code, contributions=None):
-    """One input, as symbols_fuzz.c reads it."""
+def seed(sections, code, contributions=None, frames=(b"", 0)):
+    """One input, as symbols_fuzz.c reads it; `frames`: the contents and the address of .eh_frame."""
     contributions = np.zeros(0, CONTRIBUTION_DTYPE) if contributions is None else contributions
     out = np.uint64(len(contributions)).tobytes()
     for name in (*SECTIONS, *SPLIT_SECTIONS):
         content = bytes(sections.get(name, b""))
         out += np.uint64(len(content)).tobytes() + content
-    return out + contributions.tobytes() + np.asarray(code, np.uint64).ravel()[:2].tobytes()
+    out += contributions.tobytes() + np.asarray(code, np.uint64).ravel()[:2].tobytes()
+    return out + np.uint64(len(frames[0])).tobytes() + frames[0] + np.uint64(frames[1]).tobytes()
 
 
 def seed_of(path):
@@ -57,7 +59,12 @@ def seed_of(path):
     split = find_split_files(Reader(sections, code_ranges(binary)).skeletons(), [path])
     sections |= split.sections
     size = sum(map(len, sections.values()))
-    return seed(sections, code_ranges(binary), split.contributions) if 0 < size < _MAX_SEED else None
+    if not 0 < size < _MAX_SEED:
+        return None
+    with open(path, "rb") as file:
+        section = ELFFile(file).get_section_by_name(".eh_frame")
+        frames = (section.data(), section["sh_addr"]) if section else (b"", 0)
+    return seed(sections, code_ranges(binary), split.contributions, frames)
 
 
 def build(directory):

@@ -9,6 +9,18 @@ from causal.symbols.native import CONTRIBUTION_DTYPE
 from scripts.benchmarks import symbols_fuzz
 from tests.unit.dwarf_fixture import End, Function, Row, debug_sections, split_sections
 from tests.unit.elf_fixture import CODE_SIZE, CODE_VADDR
+from tests.unit.test_unwind import (
+    COMMON,
+    REMEMBER,
+    RESTORE,
+    UNDEFINED_RA,
+    EhFrame,
+    advance,
+    block,
+    cfa,
+    cfa_offset,
+    saved,
+)
 
 ROWS = (Row(0x10, "main.c", 10), Row(0x20, "/usr/include/x.h", 300), Row(0x40, "sub/other.c", 7), End(0x300))
 FUNCTIONS = (
@@ -30,8 +42,24 @@ def program(tmp_path_factory):
         raise
 
 
+def call_frames():
+    pushed = advance(1) + cfa_offset(16) + saved(6, 2)
+    programs = (
+        pushed + advance(3) + cfa(6, 16) + REMEMBER + advance(9) + cfa(7, 8) + RESTORE,
+        UNDEFINED_RA,
+        block(0x0F, 2, 0x77, 8) + block(0x10, 6, 2, 0x76, 0) + advance(4) + cfa_offset(200),
+    )
+    section = EhFrame().cie().cie(COMMON, b"zRS")
+    for number, program in enumerate(programs):
+        section.fde(0x20 * number, 0x20, program)
+    return section.data + bytes(4)
+
+
 def seeds():
-    made = [symbols_fuzz.seed(debug_sections(ROWS, FUNCTIONS, version), CODE) for version in (2, 3, 4, 5)]
+    frames = call_frames(), 0
+    made = [
+        symbols_fuzz.seed(debug_sections(ROWS, FUNCTIONS, version), CODE, frames=frames) for version in (2, 3, 4, 5)
+    ]
     for version in (4, 5):
         main, split = split_sections(ROWS, FUNCTIONS, version)
         contributions = np.zeros(1, CONTRIBUTION_DTYPE)
