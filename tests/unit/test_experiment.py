@@ -102,6 +102,10 @@ class Bench:
         self.alive_until = self.interrupted_from = float("inf")
         self.throttled = lambda: 0
         self.refreshes = 0
+        self.prepared_in = []  # whether a window was running then
+
+    def _prepare(self):
+        self.prepared_in.append(self.time() < self.kernel._end_ns)
 
     def _refresh(self):
         self.refreshes += 1
@@ -114,6 +118,7 @@ class Bench:
             alive=lambda: self.time() < self.alive_until,
             interrupted=lambda: self.time() >= self.interrupted_from,
             refresh=self._refresh,
+            prepare=self._prepare,
             throttled=lambda: self.throttled(),
             observe=self.statuses.append,
             now_ns=self.time,
@@ -276,6 +281,11 @@ def test_the_same_seed_gives_the_same_run(bench, tmp_path):
     for each in (bench, again, other):
         each.run(30)
     assert bench.kernel.plans == again.kernel.plans != other.kernel.plans
+
+
+def test_what_takes_its_time_is_done_before_each_window(bench):
+    bench.run(20)
+    assert len(bench.prepared_in) == len(bench.kernel.plans) and not any(bench.prepared_in)
 
 
 def test_what_is_shown_while_it_goes_on(bench):

@@ -2,10 +2,8 @@
 
 import os
 import re
-import resource
 import struct
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -236,57 +234,6 @@ def test_a_file_that_becomes_shorter_while_it_is_read(tmp_path, monkeypatch):
     # Nothing of it was kept under the name of the whole file.
     program.write_bytes(Path(PROGRAM).read_bytes())
     assert len(load_file(str(program), cache).rows) == len(load_file(PROGRAM, tmp_path / "other").rows)
-
-
-TO_AND_FRO = advance(1) + cfa_offset(16) + advance(1) + cfa_offset(8)
-
-
-def seconds(build):
-    began = time.process_time()
-    build()
-    return time.process_time() - began
-
-
-@pytest.mark.parametrize(
-    ("what", "section"),
-    [
-        ("common entries", lambda n: repeated(EhFrame().cie(COMMON + bytes(40)), n)),
-        ("rows", lambda n: EhFrame().cie().fde(0, 0xFFFFFFFF, TO_AND_FRO * n)),
-        ("states", lambda n: EhFrame().cie().fde(0, 0x20, REMEMBER * n)),
-        ("functions", lambda n: functions_of_many(n)),
-        ("one function many times", lambda n: repeated_functions(n)),
-    ],
-)  # fmt: skip
-def test_time_and_memory_grow_with_the_section_only(what, section):
-    small, large = (image_with(section(n)) for n in (2_000, 60_000))
-    began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert seconds(lambda: table_of(large)) < 40 * seconds(lambda: table_of(small)) + 0.5
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - began < 400_000  # kB
-
-
-def repeated(section, count):
-    section.data *= count
-    return section
-
-
-def functions_of_many(count):
-    """Each refers to another common entry, the oldest last."""
-    section = EhFrame()
-    commons = []
-    for _ in range(count):
-        section.cie()
-        commons.append(section.common)
-    for number, common in enumerate(reversed(commons)):
-        section.common = common
-        section.fde(number % 0x700, 1)
-    return section
-
-
-def repeated_functions(count):
-    section = EhFrame().cie()
-    for _ in range(count):
-        section.fde(0, 0x700, advance(1) + cfa_offset(16))
-    return section
 
 
 def test_tables_are_kept(tmp_path, monkeypatch):
