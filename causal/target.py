@@ -149,16 +149,23 @@ class Target:
         self._pages = self._pages or RangePages(self._engine.range_pages())
         ranges, slices = self._table.ranges, self._table.slices
         rows = np.zeros(len(layout), MAPPING)
-        for row, mapping in zip(rows, layout, strict=True):
-            row["start"], row["end"], row["offset"] = mapping.start, mapping.end, mapping.offset
-            row["sampled"] = self._sampled_slice(mapping.path)
-            row["lo"], row["hi"] = part = slices.get(mapping.path, (0, 0))
-            row["pages"] = self._pages.find(ranges, part, mapping.offset, mapping.end - mapping.start)
-            if mapping.kind == "anonymous" and compiled[1]:
-                (row["lo"], row["hi"]), row["pages"] = compiled, 0
-                row["offset"] = mapping.start  # those ranges are addresses
-            if self.modules is not None and self.modules.is_known(mapping):
-                row["module"], row["pc"] = self.modules.find(tgid, mapping)
+        for name in ("start", "end", "offset"):
+            rows[name] = np.array([getattr(mapping, name) for mapping in layout], np.uint64)
+        parts = [slices.get(mapping.path, (0, 0)) for mapping in layout]
+        rows["lo"], rows["hi"] = np.array(parts, np.uint32).reshape(-1, 2).T
+        for index, (part, mapping) in enumerate(zip(parts, layout, strict=True)):
+            if part[1]:
+                rows["pages"][index] = self._pages.find(ranges, part, mapping.offset, mapping.end - mapping.start)
+        rows["sampled"] = [self._sampled_slice(mapping.path) for mapping in layout]
+        if compiled[1]:
+            anonymous = np.array([mapping.kind == "anonymous" for mapping in layout])
+            rows["lo"][anonymous], rows["hi"][anonymous] = compiled
+            rows["pages"][anonymous] = 0
+            rows["offset"][anonymous] = rows["start"][anonymous]  # those ranges are addresses
+        if self.modules is not None:
+            for index, mapping in enumerate(layout):
+                if self.modules.is_known(mapping):
+                    rows["module"][index], rows["pc"][index] = self.modules.find(tgid, mapping)
         if self._spaces.add(tgid, (layout, compiled), layout, rows):
             self._homeless.discard(tgid)
         else:

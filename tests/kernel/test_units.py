@@ -12,8 +12,8 @@ THOROUGH = ("--duration", "4s", "--speedups", "100")
 def test_time_belongs_to_callers_that_keep_no_frame_pointers(record, programs):
     recording = record(programs / "frameless", programs / "plugin.so", options=THOROUGH)
     assert recording.finished.code == 0, recording.finished.err
-    for name in ("in_library", "in_kernel", "below_many", "interrupted"):
-        assert 0.15 < recording.share(name) < 0.35, (name, recording.profile.samples)
+    for name in ("in_library", "in_kernel", "below_many", "interrupted", "on_another_stack"):
+        assert 0.12 < recording.share(name) < 0.35, (name, recording.profile.samples)
     assert recording.share("only_calls") < 0.05
     losses, samples = recording.losses, recording.profile.end.samples
     assert losses["kernel_mode"] > 0.1 * samples

@@ -17,6 +17,7 @@ from causal.unwind.modules import Memory
 from causal.unwind.rules import ROW_DTYPE
 from causal.windows import EngineOptions
 
+load_library()  # first: these tests look at our own mappings
 PROGRAM = os.path.realpath(sys.executable)
 
 
@@ -82,6 +83,13 @@ class Engine:
         self.labels[tid] = region
 
 
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
 @pytest.fixture
 def engine():
     load_library()  # a mapping of this process that would turn up in the middle of a test
@@ -91,7 +99,7 @@ def engine():
 
 
 def target_of(engine, unit="module", patterns=("*",)):
-    return Target(engine, RegionTable(unit), Scope(PROGRAM, patterns))
+    return Target(engine, RegionTable(unit), Scope(PROGRAM, patterns), clock=Clock())
 
 
 def test_a_process_becomes_a_table_of_its_mappings(engine):
@@ -143,13 +151,6 @@ def test_what_has_ended_is_forgotten(engine):
     engine.versions[gone] = 1
     target_of(engine).refresh()
     assert set(engine.versions) == {os.getpid()}
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self):
-        return self.now
 
 
 def layouts(count, size):
