@@ -26,7 +26,7 @@ from causal.unwind.table import build_table
 _WORTH_CACHING = 500
 _MAX_ENTRIES = 1_024
 # Goes up whenever the same file would give other rows.
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
