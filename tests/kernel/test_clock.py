@@ -202,3 +202,22 @@ def test_threads_that_are_born_and_joined_within_a_window(engine, launch, region
     # was left where what a thread had cost was forgotten with it.
     assert reading.effective_ns < reading.wall_ns - reading.counters["placebo_ns"] // 20
     assert len(engine.threads()) < 10
+
+
+def test_children_are_known_by_their_first_sample(engine, launch, regions_of, programs):
+    """They have what fork() gave them; user space has not met a single one of them."""
+    launch(programs / "broods")
+    described, regions = regions_of(programs / "broods")
+    described.refresh()
+    before, worked = engine.counters(), int(engine.region_samples()[regions["work"]])
+    engine.tick(True)
+
+    def sampled():
+        return engine.counters()["samples"] - before["samples"]
+
+    wait_until(lambda: sampled() > 300, "samples", patience_s=20)
+    engine.tick(False)
+    samples, now = sampled(), engine.counters()
+    assert now["in_scope"] - before["in_scope"] > 0.97 * samples
+    assert int(engine.region_samples()[regions["work"]]) - worked > 0.5 * samples
+    assert len(engine.processes()) > 20 and len(engine.spaces_in_use()) == 1
