@@ -12,8 +12,8 @@ from pathlib import Path
 from benchmarks.cases import ALL_CASES, ROOT, WORKLOADS, Case
 from benchmarks.prediction import predict
 
-DURATION_S = 15
-ROUNDS = 3
+DURATION_S = 35
+ROUNDS = 2
 BUILDS = {"with": "-fno-omit-frame-pointer", "without": "-fomit-frame-pointer"}
 FLAGS = ("-std=gnu11", "-O2", "-g", "-fno-inline-functions", "-pthread", "-w")
 DEEP = """
@@ -70,7 +70,7 @@ __attribute__((noinline, noipa)) void descend(int depth, long iterations)
 def cases():
     known = {case.name: case for case in ALL_CASES}
     chosen = [known[name] for name in ("barrier", "lock-critical", "pingpong")]
-    deep = Case("deep", "deep", "work_a", (8000, 6000), (0,))
+    deep = Case("deep", "deep", "work_a", (4000, 3000), (0,))
     return [dataclasses.replace(case, levels=(0.5, 1.0)) for case in (*chosen, deep)]
 
 
