@@ -29,7 +29,7 @@ from causal.unwind.modules import Modules
 
 # Tables that are not in the cache are built at once for so long when a process is met, the rest when stacks lead there.
 _BUILDING_S = 0.5
-# A process whose mappings are many, or change all the time, is looked at for at most a tenth of the time.
+# Mappings that are many, or change all the time, are looked at for at most a tenth of the time.
 _LOOKING_SHARE = 9
 _FULL = "the table of mappings"
 _MAKE_ROOM = "raise --max-mappings, or follow fewer processes"
@@ -56,7 +56,7 @@ class Target:
         self._spaces = Spaces(engine, clock)
         self._unmapped = 0
         self._unsure: set[int] = set()  # processes that may have other mappings by now
-        self._look_again_s: dict[int, float] = {}
+        self._look_again_s = 0.0
         self._homeless: set[int] = set()  # processes for whose mappings there is no room
         self.modules: Modules | None = None
         self.was_registered = False  # at some time a process had a handler that can pause its threads
@@ -75,13 +75,17 @@ class Target:
         if unmapped > self._unmapped:
             self._unsure.update(self._versions)
         self._unmapped = unmapped
+        doubtful = set(self._unsure) if self._clock() >= self._look_again_s else set()
+        spent_s = 0.0
         for tgid, version in self._engine.processes().items():
             fresh = self._versions.get(tgid) != version
             if fresh:
                 self._jit.forget(tgid)
-            if fresh or (tgid in self._unsure and self._clock() >= self._look_again_s.get(tgid, 0)):
+            if fresh or tgid in doubtful:
                 self._versions[tgid] = version
+                began_s = self._clock()
                 self._read_space(tgid, fresh)
+                spent_s += self._clock() - began_s
             if fresh:
                 self._meet(tgid)
             if self._jit.refresh(tgid, self._layouts.get(tgid, ())):
@@ -94,6 +98,8 @@ class Target:
                     self.was_registered = True
                 else:
                     self._handlers.attend(tgid, version)
+        if spent_s:
+            self._look_again_s = self._clock() + _LOOKING_SHARE * spent_s
         if building:
             self._build_unwind_tables()
         if self._table.unit == "thread":
@@ -129,7 +135,6 @@ class Target:
                 self._engine.set_process_region(tgid, self._table.region_for_thread(label).id)
 
     def _read_space(self, tgid: int, fresh: bool = False) -> None:
-        began_s = self._clock()
         self._unsure.discard(tgid)
         root = root_of(tgid)
         layout = tuple(seen_from_here(mapping, root) for mapping in read_maps(tgid))
@@ -139,8 +144,6 @@ class Target:
             self._write_space(tgid)
         elif layout and (fresh or tgid in self._homeless):
             self._write_space(tgid)
-        now_s = self._clock()
-        self._look_again_s[tgid] = now_s + _LOOKING_SHARE * (now_s - began_s)
 
     def _write_space(self, tgid: int) -> None:
         layout, compiled = self._layouts[tgid], self._jit.slice_of(tgid)
@@ -179,8 +182,8 @@ class Target:
         self._spaces.leave(tgid)
         self._unsure.discard(tgid)
         self._homeless.discard(tgid)
-        for known in (self._versions, self._layouts, self._look_again_s):
-            known.pop(tgid, None)
+        self._versions.pop(tgid, None)
+        self._layouts.pop(tgid, None)
 
     def _build_unwind_tables(self) -> None:
         """Tables of all that a new address space maps, for a while; what is left out then, as stacks lead there."""
