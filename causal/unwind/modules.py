@@ -63,6 +63,7 @@ class Modules:
     def find(self, pid: int, mapping: Mapping) -> tuple[int, int]:
         """(number of the module, table's address of the mapping's first byte); (0, 0) when nothing is known of it."""
         if mapping.kind == "anonymous":
+            self.lacking[mapping.path] = "code that is made at run time"
             return NO_MODULE, 0
         identity = _identity(mapping)
         known = self._files.get(identity)

@@ -292,7 +292,8 @@ def test_a_module_is_there_once_and_what_does_not_fit_is_named(tmp_path):
     assert not modules.is_known(program)
     assert modules.find(1, program) == modules.find(1, elsewhere) and modules.is_known(elsewhere)
     assert modules.used[0] == 1
-    assert modules.find(1, anonymous) == (0, 0) and not modules.lacking
+    assert not modules.lacking and modules.find(1, anonymous) == (0, 0)
+    assert modules.lacking == {"[anonymous]": "code that is made at run time"}
     full = Modules(memory(rows=100), tmp_path)
     assert full.find(1, program) == (0, 0)
     assert "full" in full.lacking[PROGRAM] and full.used == (0, 0)
