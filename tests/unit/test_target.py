@@ -17,7 +17,6 @@ from causal.unwind.modules import Memory
 from causal.unwind.rules import ROW_DTYPE
 from causal.windows import EngineOptions
 
-load_library()  # first: these tests look at our own mappings
 PROGRAM = os.path.realpath(sys.executable)
 
 
