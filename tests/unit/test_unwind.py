@@ -57,7 +57,7 @@ class EhFrame:
     """A section at address 0: common entries and functions, `at` relative to the code."""
 
     def __init__(self):
-        self.data = b""
+        self.data = bytearray()
         self.common = None
 
     def cie(self, program=COMMON, augmentation=b"zR", version=1, encoding=b"\x1b"):
@@ -79,7 +79,7 @@ class EhFrame:
 
 
 def image_with(section, debug_frame=None):
-    debug = {".eh_frame": (section.data + bytes(4), 2)}
+    debug = {".eh_frame": (bytes(section.data) + bytes(4), 2)}
     if debug_frame is not None:
         debug[".debug_frame"] = debug_frame
     return ElfFile(debug=debug).build()
