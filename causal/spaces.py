@@ -47,7 +47,7 @@ class Space:
     layout: Layout
     key: Hashable
     users: set[int] = field(default_factory=set)
-    complete: bool = False  # its unwind tables have had their time
+    complete: bool = False  # what there is of unwind tables has been built
 
 
 class Spaces:

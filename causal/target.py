@@ -27,7 +27,7 @@ from causal.spaces import Space, Spaces
 from causal.symbols.elf import Binary
 from causal.unwind.modules import Modules
 
-# Tables that are not in the cache are built at once for so long when a process is met, the rest when stacks lead there.
+# For so long at once are tables built: more than enough for all that is mapped, unless it is thousands of modules.
 _BUILDING_S = 0.5
 # Mappings that are many, or change all the time, are looked at for at most a tenth of the time.
 _LOOKING_SHARE = 9
@@ -186,7 +186,7 @@ class Target:
         self._layouts.pop(tgid, None)
 
     def _build_unwind_tables(self) -> None:
-        """Tables of all that a new address space maps, for a while; what is left out then, as stacks lead there."""
+        """Tables of all that is mapped, for a while: where stacks have led, then the largest; the next call goes on."""
         if self._table.unit not in (*CODE_UNITS, "module"):
             return  # nobody looks at stacks
         if self.modules is None:
@@ -199,14 +199,13 @@ class Target:
         modules, built = self.modules, 0
         assert modules is not None
         rows = self._engine.mappings(space.first, len(space.layout))
-        wanted = rows["module"] == 0
-        if space.complete:
-            wanted &= rows["guessed"] > 0
-        for index in np.flatnonzero(wanted).tolist():
+        wanted = np.flatnonzero((rows["module"] == 0) & ((rows["guessed"] > 0) | (not space.complete)))
+        sizes = rows["end"][wanted].astype(np.float64) - rows["start"][wanted]
+        for index in wanted[np.lexsort((-sizes, -rows["guessed"][wanted].astype(np.int64)))].tolist():
             mapping = space.layout[index]
             if not modules.is_known(mapping):
-                if self._clock() >= until_s and not (space.complete and not built):
-                    break
+                if built and self._clock() >= until_s:
+                    return
                 built += 1
             number, rows["pc"][index] = modules.find(next(iter(space.users)), mapping)
             rows["module"][index] = number  # last: from here on the kernel uses both
