@@ -197,6 +197,7 @@ class _Attachment:
                     raise CausalError(f"process {process.pid} has just ended", "attach to one that runs")
                 continue
             base.engine.add_process(process.pid, follow=self.options.children)
+            base.engine.add_blocked(process.pid)
         base.target.refresh()
 
     def _settle(self) -> None:

@@ -26,12 +26,13 @@ from causal.btf import kernel_types, task_offsets
 from causal.counting import Counted, Edges, Source
 from causal.errors import CausalError
 from causal.loading import BPF_DIRECTORY, captured_output, counter_names, import_bcc, inlined, map_array, refusals
+from causal.off_cpu import add_blocked, read_waits
 from causal.perf_events import CpuClock, online_cpus, spread_periods
 from causal.point_probes import MACRO, PointProbes
 from causal.range_pages import RANGE_PAGE
 from causal.unwind.modules import Memory
 from causal.unwind.rules import ROW_DTYPE
-from causal.waiting import CLASS_BITS, WaitClass, WaitMode, Waits, by_region
+from causal.waiting import WaitMode, Waits, by_region
 from causal.windows import Arm, Attribution, EngineOptions, PointReading, WindowPlan, WindowReading
 
 PAUSE_SIGNAL = signal.SIGURG
@@ -242,6 +243,10 @@ class Engine:
         """Put a process on the clock; `follow` says whether its children join, `only_clock` that it is no region."""
         table = self._kernel.bpf["processes"]
         table[ctypes.c_uint32(tgid)] = table.Leaf(0, 0, 1, int(follow), int(only_clock), 0, 0)
+
+    def add_blocked(self, tgid: int) -> None:
+        """Note the threads of a process on the clock that wait now: no event tells of them before they go on."""
+        add_blocked(self._kernel.bpf, tgid, self.wait_mode)
 
     def remove_process(self, tgid: int) -> None:
         table = self._kernel.bpf["processes"]
@@ -481,12 +486,8 @@ class Engine:
         return {number.value: (key.region, key.caller) for key, number in self._kernel.bpf["sites"].items()}
 
     def waits(self) -> Waits:
-        """Thread time off the CPU since loading, of waits that are over."""
-        found = {}
-        for key, spent in self._kernel.bpf["waits"].items():
-            place, kind = divmod(key.value, 1 << CLASS_BITS)
-            found[place, WaitClass(kind)] = int(spent.value)
-        return found
+        """Thread time off the CPU since loading: of waits that are over, and of those that go on so far."""
+        return read_waits(self._kernel.bpf)
 
     def region_waits(self) -> Counter[int]:
         """Thread time (ns) that each region has waited since loading, as far as a virtual speedup shortens it."""

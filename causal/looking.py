@@ -44,6 +44,7 @@ def joined(options: AttachOptions, points: int = 0) -> Iterator[tuple[Engine, Su
         engine.load(points)
         for process in members.all:
             engine.add_process(process.pid, follow=options.children)
+            engine.add_blocked(process.pid)
         yield engine, subject, members
 
 

@@ -255,6 +255,7 @@ class Recorder:
             process = look_up(pid)
             self.claims.claim_or_refuse(process)
             self.engine.add_process(pid, only_clock=True)
+            self.engine.add_blocked(pid)
             if self.handlers:
                 self.handlers.bring(process, self.handlers.is_go(process.executable))
 

@@ -41,7 +41,18 @@ class WaitMode(enum.IntEnum):
 OF_CODE = (WaitClass.IO, WaitClass.SLEEP)
 UNITS = ("wait", "syscall")
 CALL_REGIONS = 1024  # more system calls than there are
+# Numbers on x86-64, as in bpf/waits.h. All others are I/O.
+_CALLS = {
+    WaitClass.LOCK: (202, 449, 454, 455, 65, 220, 64, 73),
+    WaitClass.SLEEP: (35, 230),
+    WaitClass.IDLE: (7, 271, 23, 270, 232, 281, 441, 43, 288, 61, 247, 34, 128, 130, 70, 243),
+}
 Waits = Mapping[tuple[int, WaitClass], int]  # (region of the code that waited, class) -> ns
+
+
+def class_of_call(number: int) -> WaitClass:
+    """What a thread waits for in a system call."""
+    return next((kind for kind, numbers in _CALLS.items() if number in numbers), WaitClass.IO)
 
 
 def mode_of(unit: str) -> WaitMode:

@@ -1,27 +1,35 @@
-"""Off-CPU time: counted exactly? And what does counting cost a program that switches all the time?
+"""Off-CPU time: counted exactly? And what does counting cost programs that switch all the time?
 
     scripts/bench waits                     both parts
     scripts/bench waits --part exact        beside bpftrace, which sums the same from the same events
-    scripts/bench waits --part storm        beside `perf record -e sched:sched_switch`, on threads that only hand over
+    scripts/bench waits --part storm        beside `perf record -e sched:sched_switch -a`
 
-In the first part both watch one process at the same time. In the second the program runs alone, under `causal-bpf
-attach --no-pauses` and under perf in turn; a round is two wakeups and two switches.
+In the first part both watch one process at the same time; bpftrace prints its sum every 20 ms, so that both sums are
+of the same seconds. In the second programs that do nothing but hand over run alone, watched by `causal-bpf --no-pauses`
+and by perf, in turn: two threads on one core, of which a round is two wakeups and two switches; and perf's own
+`bench sched messaging`, which is hackbench.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import itertools
+import os
 import re
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from causal.attachment import AttachOptions
+from causal.looking import joined
 
 from .cases import PROGRAMS, ROOT
 from .machine import describe_machine
@@ -34,7 +42,7 @@ tracepoint:sched:sched_switch {
   if (pid == PID) { @left[tid] = nsecs; }
   if (@left[args->next_pid]) { @off = sum(nsecs - @left[args->next_pid]); delete(@left[args->next_pid]); }
 }
-END { clear(@left); }
+interval:ms:20 { printf("%lld ", nsecs); print(@off); }
 """
 SUBJECTS = {
     "rest --idle 2": ("rest", "500", "5000", "--idle", "2"),
@@ -56,37 +64,48 @@ def running(command: tuple[str, ...], seconds: float) -> Iterator[subprocess.Pop
         target.wait()
 
 
-def theirs(pid: int, seconds: float) -> float:
-    """Threads of the process off the CPU on average, by bpftrace."""
-    began = time.monotonic()
-    tracer = subprocess.Popen(
-        ["bpftrace", "-e", _SCRIPT.replace("PID", str(pid))], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert tracer.stdout is not None
-    tracer.stdout.readline()  # "Attaching 2 probes..."
-    began = time.monotonic()
-    time.sleep(seconds)
-    tracer.terminate()
-    length_s = time.monotonic() - began
-    found = re.search(r"@off: (\d+)", tracer.communicate()[0])
-    if found is None:
-        raise SystemExit("error: bpftrace printed no sum")
-    return int(found[1]) / 1e9 / length_s
+class Bpftrace:
+    """bpftrace's sum for one process over time. `sum_at`: thread time off the CPU until then, both in ns."""
+
+    def __init__(self, pid: int) -> None:
+        words = ["bpftrace", "-e", _SCRIPT.replace("PID", str(pid))]
+        self._tracer = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert self._tracer.stdout is not None
+        self._tracer.stdout.readline()  # "Attaching 2 probes..."
+        self._lines: list[str] = []
+        self._reader = threading.Thread(target=self._lines.extend, args=(self._tracer.stdout,))
+        self._reader.start()
+
+    def stop(self) -> None:
+        self._tracer.terminate()
+        self._reader.join()
+        self._tracer.wait()
+
+    def sum_at(self, time_ns: int) -> float:
+        seen = [(int(at), int(total)) for at, total in re.findall(r"(\d+) @off: (\d+)", "".join(self._lines))]
+        for (before, low), (after, high) in itertools.pairwise(seen):
+            if before <= time_ns < after:
+                return low + (high - low) * (time_ns - before) / (after - before)
+        raise SystemExit("error: bpftrace printed nothing at that time")
 
 
-def ours(pid: int, seconds: float, directory: Path) -> subprocess.Popen[str]:
-    """Starts watching the process."""
-    words = [CAUSAL_BPF, "attach", str(pid), "--no-pauses", "--quiet", "--force", "-u", "function", "-p", "progress"]
-    return subprocess.Popen(
-        [*words, "--duration", f"{seconds:g}s", "-o", str(directory / "waits.causal")], stdout=subprocess.DEVNULL
-    )
-
-
-def our_waits(directory: Path) -> dict[str, float]:
-    """Threads off the CPU on average, by class."""
-    words = [CAUSAL_BPF, "report", str(directory / "waits.causal"), "--json"]
-    report = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-    return dict(report["waits"])
+def watch_both(pid: int, seconds: float) -> tuple[Counter[str], float]:
+    """Threads of the process off the CPU on average: ours by class, and bpftrace's."""
+    other = Bpftrace(pid)
+    try:
+        with joined(AttachOptions(output=Path(os.devnull), unit="function", pids=[pid])) as (engine, _, _):
+            engine.tick(True)
+            time.sleep(1)
+            began, before = time.monotonic_ns(), engine.waits()
+            time.sleep(seconds)
+            ended, after = time.monotonic_ns(), engine.waits()
+        time.sleep(0.1)
+    finally:
+        other.stop()
+    classes: Counter[str] = Counter()
+    for (place, kind), spent_ns in after.items():
+        classes[kind.label] += (spent_ns - before.get((place, kind), 0)) / (ended - began)
+    return classes, (other.sum_at(ended) - other.sum_at(began)) / (ended - began)
 
 
 def compare_exactness(seconds: float) -> int:
@@ -95,54 +114,36 @@ def compare_exactness(seconds: float) -> int:
         raise SystemExit("error: bpftrace is not installed\nhint: sudo apt install bpftrace")
     wrong = 0
     print("| program | causal-bpf: threads off the CPU | by class | bpftrace | difference |\n|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory(prefix="bench-waits-") as temporary:
-        for name, command in SUBJECTS.items():
-            with running(command, seconds + 4 * _START_UP_S) as target:
-                watcher = ours(target.pid, seconds + 2 * _START_UP_S, Path(temporary))
-                time.sleep(_START_UP_S)
-                other = theirs(target.pid, seconds)
-                watcher.wait()
-            classes = our_waits(Path(temporary))
-            mine = sum(classes.values())
-            wrong += abs(mine / other - 1) > 0.02
-            parts = ", ".join(f"{kind} {value:.3f}" for kind, value in classes.items())
-            print(f"| {name} | {mine:.3f} | {parts} | {other:.3f} | {mine / other - 1:+.1%} |", flush=True)
+    for name, command in SUBJECTS.items():
+        with running(command, seconds + 60) as target:
+            classes, other = watch_both(target.pid, seconds)
+        mine = sum(classes.values())
+        wrong += abs(mine / other - 1) > 0.02
+        parts = ", ".join(f"{kind} {value:.3f}" for kind, value in classes.items())
+        print(f"| {name} | {mine:.3f} | {parts} | {other:.3f} | {mine / other - 1:+.1%} |", flush=True)
     return wrong
 
 
-def measure_storm(seconds: float, repetitions: int) -> None:
-    """Rounds per second of two threads that only hand over, alone and watched, in turn."""
-    rates: dict[str, list[float]] = {"alone": [], "causal-bpf": [], "perf": []}
-    with tempfile.TemporaryDirectory(prefix="bench-waits-") as temporary:
-        watchers: dict[str, Callable[[int], subprocess.Popen[str] | None]] = {
-            "alone": lambda pid: None,
-            "causal-bpf": lambda pid: ours(pid, 60, Path(temporary)),
-            "perf": lambda pid: subprocess.Popen(
-                ["perf", "record", "-q", "-e", "sched:sched_switch", "-a", "-o", f"{temporary}/perf.data"],
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
-            ),
-        }  # fmt: skip
-        for _ in range(repetitions):
-            for name, watch in watchers.items():
-                rates[name].append(_watched_rate(watch, seconds))
-    alone = statistics.median(rates["alone"])
-    print("\n| watched by | rounds/s | cost per round |\n|---|---|---|")
-    for name, found in rates.items():
-        rate = statistics.median(found)
-        print(f"| {name} | {rate:,.0f} | {1e6 / rate - 1e6 / alone:+.1f} us |")
+def _causal_bpf(verb: str, *words: str) -> list[str]:
+    return [CAUSAL_BPF, verb, *words[:1], "--no-pauses", "-q", "--force", "-u", "function", *words[1:]]
 
 
-def _watched_rate(watch: Callable[[int], subprocess.Popen[str] | None], seconds: float) -> float:
-    # The program counts its rounds from its first on, so it is asked for a rate of its own only once it is watched.
-    with running(("pingpong", "1", "1"), 3600) as idle:
-        watcher = watch(idle.pid)
+def _watched_rate(watcher: Sequence[str], seconds: float) -> float:
+    """Rounds per second of two threads that only hand over, on the last core, watched by a command."""
+    last = str(max(os.sched_getaffinity(0)))
+    with running(("pingpong", "1", "1"), 3600) as target:
+        subprocess.run(["taskset", "-a", "-c", "-p", last, str(target.pid)], stdout=subprocess.DEVNULL, check=True)
+        words = [word.replace("PID", str(target.pid)) for word in watcher]
+        watching = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) if words else None
         time.sleep(_START_UP_S)
-        before, began = _rounds(idle.pid), time.monotonic()
+        before, began = _rounds(target.pid), time.monotonic()
         time.sleep(seconds)
-        rate = (_rounds(idle.pid) - before) / (time.monotonic() - began)
-        if watcher is not None:
-            watcher.terminate()
-            watcher.wait()
+        rate = (_rounds(target.pid) - before) / (time.monotonic() - began)
+        if watching is not None:
+            if watching.poll() is not None:
+                raise SystemExit(f"error: {words[0]} ended early")
+            watching.terminate()
+            watching.wait()
     return rate
 
 
@@ -150,6 +151,40 @@ def _rounds(pid: int) -> float:
     # Every round the main thread blocks once.
     text = Path(f"/proc/{pid}/task/{pid}/status").read_text()
     return float(re.search(r"^voluntary_ctxt_switches:\s*(\d+)", text, re.MULTILINE)[1])  # type: ignore[index]
+
+
+def _messaging_s(watcher: Sequence[str], loops: int) -> float:
+    """How long hackbench takes: 40 threads that send each other messages."""
+    bench = ["perf", "bench", "-f", "simple", "sched", "messaging", "-t", "-g", "1", "-l", str(loops)]
+    done = subprocess.run([*watcher, *bench], capture_output=True, text=True, check=False)
+    found = re.search(r"^(\d+\.\d+)$", done.stdout, re.MULTILINE)
+    if found is None:
+        raise SystemExit(f"error: no time from perf bench: {done.stderr[-300:]}")
+    return float(found[1])
+
+
+def measure_storm(seconds: float, repetitions: int) -> None:
+    """Both storms, alone and watched, in turn."""
+    loops = round(2000 * seconds)
+    with tempfile.TemporaryDirectory(prefix="bench-waits-") as place:
+        record = ["perf", "record", "-q", "-e", "sched:sched_switch", "-a", "-o", f"{place}/perf.data"]
+        ours = ["--duration", "1h", "-o", f"{place}/waits.causal"]
+        handing = {"alone": [], "perf": record, "causal-bpf": _causal_bpf("attach", "PID", "-p", "progress", *ours)}
+        # A point of the C library that it passes once, since it has none of its own.
+        start = _causal_bpf("run", "-p", "exit@libc.so.6", *ours, "--")
+        messaging = {"alone": [], "perf": [*record, "--"], "causal-bpf": start}
+        rates: dict[str, list[float]] = {name: [] for name in handing}
+        times: dict[str, list[float]] = {name: [] for name in messaging}
+        for _ in range(repetitions):
+            for name in handing:
+                rates[name].append(_watched_rate(handing[name], seconds))
+                times[name].append(_messaging_s(messaging[name], loops))
+    alone, alone_s = statistics.median(rates["alone"]), statistics.median(times["alone"])
+    print("\n| watched by | rounds/s | cost per round | hackbench | slower by |\n|---|---|---|---|---|")
+    for name in handing:
+        rate, took_s = statistics.median(rates[name]), statistics.median(times[name])
+        slower = f"{took_s:.2f} s | {took_s / alone_s - 1:+.0%}"
+        print(f"| {name} | {rate:,.0f} | {1e6 / rate - 1e6 / alone:+.1f} us | {slower} |")
 
 
 def main(arguments: list[str]) -> int:

@@ -2,13 +2,14 @@
 //
 // By default every thread has a database of its own in memory, so that threads meet only inside the library
 // (its allocator and page cache). With --shared they share one file in write-ahead mode and meet at its lock; with
-// --synchronous 2 as well, each transaction waits until it is on the disk.
+// --synchronous 2 as well, each transaction waits until it is on the disk; with --no-sync too all is the same but that
+// the call which waits for the disk is left out. The file is made in $TMPDIR.
 #define PROGRESS transaction_done
 #include "common.h"
 #include <sqlite3.h>
 
-static long threads = 2, inserts = 20, selects = 20, keys = 20000, shared, synchronous, no_memory_statistics;
-static char directory[] = "/var/tmp/sqlite_load.XXXXXX"; // on a disk, where /tmp may be memory
+static long threads = 2, inserts = 20, selects = 20, keys = 20000, shared, synchronous, no_memory_statistics, no_sync;
+static char directory[200];
 static char database[sizeof(directory) + 16];
 
 enum statement { BEGIN, INSERT, SELECT, SUM, COMMIT, STATEMENTS };
@@ -89,6 +90,40 @@ static void transaction(struct session *session)
 	run_statement(session, COMMIT);
 }
 
+// SQLite's own methods for files but that nothing waits for the disk. Of databases and of other files, which differ.
+static sqlite3_io_methods changed[2];
+static int (*open_file)(sqlite3_vfs *vfs, const char *name, sqlite3_file *file, int flags, int *out);
+
+static int sync_nothing(sqlite3_file *file, int flags)
+{
+	(void)file, (void)flags;
+	return SQLITE_OK;
+}
+
+static int open_unsynced(sqlite3_vfs *vfs, const char *name, sqlite3_file *file, int flags, int *out)
+{
+	sqlite3_io_methods *methods = &changed[!(flags & SQLITE_OPEN_MAIN_DB)];
+	int result = open_file(vfs, name, file, flags, out);
+
+	if (file->pMethods) {
+		*methods = *file->pMethods;
+		methods->xSync = sync_nothing;
+		file->pMethods = methods;
+	}
+	return result;
+}
+
+static void leave_out_syncs(void)
+{
+	static sqlite3_vfs unsynced;
+
+	unsynced = *sqlite3_vfs_find(NULL);
+	open_file = unsynced.xOpen;
+	unsynced.zName = "unsynced";
+	unsynced.xOpen = open_unsynced;
+	sqlite3_vfs_register(&unsynced, 1);
+}
+
 static void open_session(struct session *session, bool create)
 {
 	if (sqlite3_open(database, &session->db) != SQLITE_OK)
@@ -148,8 +183,12 @@ static void create_shared(void)
 {
 	struct session session = { .random = 1 };
 
+	const char *where = getenv("TMPDIR");
+
+	// On a disk, where /tmp may be memory.
+	snprintf(directory, sizeof(directory), "%s/sqlite_load.XXXXXX", where ? where : "/var/tmp");
 	if (!mkdtemp(directory))
-		die("mkdtemp");
+		die(directory);
 	snprintf(database, sizeof(database), "%s/load.db", directory);
 	open_session(&session, true);
 	fill(&session);
@@ -167,6 +206,7 @@ int main(int argc, char **argv)
 		{ OPTION, "keys", &keys, "rows in a table" },
 		{ FLAG, "shared", &shared, "one file for all threads, instead of one database each in memory" },
 		{ OPTION, "synchronous", &synchronous, "of a shared file: 0 off, 1 normal, 2 full" },
+		{ FLAG, "no-sync", &no_sync, "write all the same, but never wait for the disk" },
 		{ FLAG, "no-memory-statistics", &no_memory_statistics, "so that the allocator needs no lock" },
 		{ 0 },
 	};
@@ -177,6 +217,8 @@ int main(int argc, char **argv)
 	strcpy(database, ":memory:");
 	if (no_memory_statistics)
 		sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
+	if (no_sync)
+		leave_out_syncs();
 	if (shared)
 		create_shared();
 	at_finish = remove_files;
