@@ -3,7 +3,7 @@
 BPF_PERCPU_ARRAY(stacks, struct stack, 1);
 
 // The region of the stack that was unwound last on this core.
-static __always_inline u32 region_of_stack(void)
+static __always_inline u32 region_of_stack(struct experiment *x)
 {
 	int zero = 0;
 	struct stack *stack = stacks.lookup(&zero);
@@ -11,6 +11,8 @@ static __always_inline u32 region_of_stack(void)
 	if (!stack)
 		return 0;
 #if ATTRIBUTION == BY_CALL_SITE
+	if (x->waits == WAITS_BY_CLASS)
+		return stack->region; // of which a class and it are the site
 	return stack->region ? region_of_site(stack->region, stack->caller) : 0;
 #else
 	return stack->region;
@@ -33,7 +35,7 @@ static __always_inline u32 region_of_current(struct thread *t, struct experiment
 	label = thread_regions.lookup(&tid);
 	if (label)
 		return *label;
-	return region_of_stack();
+	return region_of_stack(x);
 }
 
 // The time a sample stands for: all that the target ran on this core since the last one. On average that is the period,
@@ -185,7 +187,7 @@ int count_sample(struct bpf_perf_event_data *ctx)
 #endif
 	if (user && running(x, c, now))
 		spins = look_for_spin(ctx, t, c, now); // before the clock moves: what is granted now is no part of that wait
-	region = region_of_current(t, x, tid, !user);
+	region = x->waits == WAITS_BY_CLASS ? 0 : region_of_current(t, x, tid, !user);
 	if (region != x->region || x->arm == ARM_OFF) {
 		count(C_OTHERS_NS, time);
 		if (t->flags & F_LINKED)

@@ -275,6 +275,10 @@ static __always_inline bool needs_stack(struct stack *k, bool sample)
 		return false;
 	if (!x || x->waits == WAITS_BY_CALL)
 		return false;
+#if ATTRIBUTION != BY_CALL_SITE
+	if (x->waits == WAITS_BY_CLASS)
+		return false;
+#endif
 	if (thread_regions.lookup(&tid))
 		return false;
 	if (t && in_pause(t))

@@ -16,7 +16,7 @@ enum wait_class {
 enum wait_mode {
 	WAITS_NONE,
 	WAITS_OF_CODE,  // I/O and sleep to the code that waits. A lock wait is nobody's there: it shrinks with its holder
-	WAITS_BY_CLASS, // the classes are the regions
+	WAITS_BY_CLASS, // the classes are the regions, or with their call sites
 	WAITS_BY_CALL,  // system calls are the regions, whatever they wait for
 };
 
@@ -147,13 +147,23 @@ static __always_inline u64 end_wait(struct thread *t, struct clock *c, struct ex
 	return c->waited - t->wait_granted;
 }
 
+// A core is no matter of a call site: those of the runqueue, and of locks, are not sped up.
+static __always_inline u32 region_of_class(u32 class, u32 place)
+{
+#if ATTRIBUTION == BY_CALL_SITE
+	return class == WAIT_RUNQUEUE || class == WAIT_LOCK ? 0 : region_of_site(class, place);
+#else
+	return class;
+#endif
+}
+
 static __always_inline void begin_wait(struct thread *t, u32 class, u32 place, struct clock *c, struct experiment *x, u64 now)
 {
 	u32 which = 0;
 	u64 *number;
 
 	if (x->waits == WAITS_BY_CLASS)
-		which = class;
+		which = region_of_class(class, place);
 	else if (x->waits == WAITS_OF_CODE && (class == WAIT_IO || class == WAIT_SLEEP))
 		which = place;
 	else if (x->waits == WAITS_BY_CALL && class != WAIT_RUNQUEUE)

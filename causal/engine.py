@@ -491,7 +491,8 @@ class Engine:
 
     def region_waits(self) -> Counter[int]:
         """Thread time (ns) that each region has waited since loading, as far as a virtual speedup shortens it."""
-        return by_region(self.waits(), self.wait_mode)
+        of_classes = self.wait_mode is WaitMode.BY_CLASS and self.options.attribution is Attribution.CALL_SITE
+        return by_region(self.waits(), self.wait_mode, self.sites() if of_classes else None)
 
     def pause_errors(self) -> list[int]:
         """Histogram of |debt| at the end of pauses; bucket i counts those below 2**(i+1) ns."""

@@ -39,6 +39,7 @@ class PlanOptions:
     target_visits: int = 40
     min_visits: int = 5
     dilation_every: int = 4
+    undilated: frozenset[int] = frozenset()  # regions for which that check means nothing
     plain_every: int = 8
 
 
@@ -208,7 +209,8 @@ class Planner:
         level = self._rng.choice([level for level in self._levels if used[level] == fewest])
         arms = [Arm.TREATED, Arm.PLACEBO]
         # The check comes early, because without it no number is worth showing, and then now and then.
-        if self._number in _FIRST_CHECKS or self._pairs[region] % self.options.dilation_every == 1:
+        is_due = self._number in _FIRST_CHECKS or self._pairs[region] % self.options.dilation_every == 1
+        if is_due and region not in self.options.undilated:
             arms.append(Arm.DILATION)
         self._rng.shuffle(arms)
         self._pairs[region] += 1

@@ -270,7 +270,10 @@ class Recorder:
                 self.warn(line)
 
     def planner(self, observe_only: bool = False) -> Planner:
-        return Planner(self.rng, self.options.speedups, self.subject.only, PlanOptions(), observe_only, self.given)
+        # Threads that pause leave their cores to others: time cannot be stretched where they wait for cores.
+        undilated = frozenset({int(WaitClass.RUNQUEUE)} if self.subject.unit == "wait" else ())
+        plan = PlanOptions(undilated=undilated)
+        return Planner(self.rng, self.options.speedups, self.subject.only, plan, observe_only, self.given)
 
     def experiments(self, alive: Callable[[], bool], throttled: Callable[[], int]) -> Experiments:
         """Windows on a target that runs."""
@@ -352,12 +355,14 @@ class Recorder:
         )
 
     def _write_waits(self) -> None:
-        found: dict[int, dict[WaitClass, int]] = {}
-        for (place, kind), spent_ns in self.engine.waits().items():
-            at = int(kind) if self.subject.unit == "wait" else place
-            found.setdefault(at, {})[kind] = spent_ns
-        for place, classes in sorted(found.items()):
-            name = self.subject.table.region(place).name if place else ""
+        table, found = self.subject.table, dict[str, dict[WaitClass, int]]()
+        for (place, kind), spent_ns in sorted(self.engine.waits().items()):
+            if self.subject.unit == "wait":
+                name = table.site_name(int(kind), place)
+            else:
+                name = table.region(place).name if place else ""
+            found.setdefault(name, {})[kind] = spent_ns
+        for name, classes in found.items():
             self.writer.waits(name, {kind.label: spent_ns for kind, spent_ns in sorted(classes.items())})
 
     def _diagnosis(self, counters: dict[str, int], pairs: int) -> dict[str, Any]:

@@ -101,6 +101,7 @@ class RegionTable:
 
     def __init__(self, unit: str, max_ranges: int = DEFAULT_MAX_RANGES) -> None:
         self.unit = unit
+        self.has_code = unit in CODE_UNITS  # code is regions, or the call sites of regions
         self._max_ranges = max_ranges
         self._regions: list[Region] = []
         self._by_name: dict[str, Region] = {}
@@ -224,8 +225,12 @@ class RegionTable:
         if region_id in self._sites:
             return
         inner = self.region(region)
-        name = f"{inner.name} from {self.region(caller).name}" if caller else inner.name
-        self._sites[region_id] = replace(inner, id=region_id, name=name), inner
+        self._sites[region_id] = replace(inner, id=region_id, name=self.site_name(region, caller)), inner
+
+    def site_name(self, region: int, caller: int) -> str:
+        """What a region is called as called from another, or from nothing in scope (0)."""
+        name = self.region(region).name
+        return f"{name} from {self.region(caller).name}" if caller else name
 
     def jit_region(self, name: str) -> Region:
         """The region of a function that was compiled just in time, made at its first use."""

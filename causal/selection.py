@@ -35,26 +35,41 @@ def find_regions(
     table = RegionTable(unit, options.engine.max_ranges)
     known = {main.path: main for main in mains}
     if unit in CODE_UNITS:
-        paths = [path for path in dict.fromkeys((*known, *libraries)) if scope.includes(path)]
-        scope.add_code(table, [known.get(path) or Binary.load(path) for path in paths])
+        scope.add_code(table, [known.get(path) or Binary.load(path) for path in _in_scope(scope, known, libraries)])
         _require_lines(scope, table)
     elif unit == "module":
         for path in filter(scope.includes, known):
             table.add_module(path)
     elif unit == "wait":
         table.add_waits()
+        if by_site(options):
+            table.has_code = True
+            table.add_functions([known.get(path) or Binary.load(path) for path in _in_scope(scope, known, libraries)])
     elif unit == "syscall":
         table.add_calls(system_calls())
     _check_attribution(options, unit)
     only = None
     if options.only and unit in (*CODE_UNITS, *waiting.UNITS) and not by_site(options):
         only = frozenset(region.id for region in table.select(options.only))
-        if unit == "wait" and waiting.WaitClass.LOCK in only:
-            raise UsageError(
-                "lock waits are counted, but not sped up: each is as long as others hold the lock",
-                "speed up the code that holds it: --unit line or function",
-            )
+    if unit == "wait":
+        _refuse_counted(table, options)
     return scope, table, only
+
+
+def _in_scope(scope: Scope, known: Iterable[str], libraries: Iterable[str]) -> list[str]:
+    return [path for path in dict.fromkeys((*known, *libraries)) if scope.includes(path)]
+
+
+def _refuse_counted(table: RegionTable, options: RecordingOptions) -> None:
+    # Whoever names a class whose waits are counted only would wait for experiments in vain.
+    named = {kind.label: kind for kind in waiting.WaitClass}.keys() & set(options.only)
+    if waiting.WaitClass.LOCK.label in named:
+        raise UsageError(
+            "lock waits are counted, but not sped up: each is as long as others hold the lock",
+            "speed up the code that holds it: --unit line or function",
+        )
+    if by_site(options) and waiting.WaitClass.RUNQUEUE.label in named:
+        raise UsageError("more cores are not a matter of a call site", "leave out --callers")
 
 
 def find_given(options: RecordingOptions, table: RegionTable, only: frozenset[int] | None) -> dict[int, float]:
@@ -84,6 +99,8 @@ def by_site(options: RecordingOptions) -> bool:
 
 
 def _check_attribution(options: RecordingOptions, unit: str) -> None:
+    if by_site(options) and unit == "wait":
+        return
     if options.attribution is not Attribution.INNERMOST and unit not in (*CODE_UNITS, "module"):
         name = "--callers" if by_site(options) else "--inclusive"
         hint = "choose --unit line, file, function or module"

@@ -22,7 +22,7 @@ from causal.jit import JitCode
 from causal.mappings import Mapping, read_maps
 from causal.processes import Claims, executable_of, look_up, root_of
 from causal.range_pages import RangePages
-from causal.regions import CODE_UNITS, RegionTable, Scope
+from causal.regions import RegionTable, Scope
 from causal.spaces import Space, Spaces
 from causal.symbols.elf import Binary
 from causal.unwind.modules import Modules
@@ -187,7 +187,7 @@ class Target:
 
     def _build_unwind_tables(self) -> None:
         """Tables of all that is mapped, for a while: where stacks have led, then the largest; the next call goes on."""
-        if self._table.unit not in (*CODE_UNITS, "module"):
+        if not self._table.has_code and self._table.unit != "module":
             return  # nobody looks at stacks
         if self.modules is None:
             self.modules = Modules(self._engine.unwind_memory())
@@ -218,7 +218,7 @@ class Target:
                 continue
             if self._table.unit == "module":
                 self._table.add_module(path)
-            elif self._table.unit in CODE_UNITS and (binary := self._binary(path)):
+            elif self._table.has_code and (binary := self._binary(path)):
                 self._scope.add_code(self._table, [binary])
         if len(self._table.ranges) != before:
             self._engine.write_ranges(self._table.ranges)

@@ -62,8 +62,13 @@ def mode_of(unit: str) -> WaitMode:
     return {"wait": WaitMode.BY_CLASS, "syscall": WaitMode.BY_CALL}.get(unit, WaitMode.OF_CODE)
 
 
-def by_region(waits: Waits, mode: WaitMode) -> Counter[int]:
-    """The time that threads spent in waits which a virtual speedup of each region would shorten."""
+def by_region(waits: Waits, mode: WaitMode, sites: Mapping[int, tuple[int, int]] | None = None) -> Counter[int]:
+    """The time that threads spent in waits which a virtual speedup of each region would shorten.
+
+    `sites`: with call sites of classes, region -> (class, region of the code that waited).
+    """
+    if sites is not None:
+        return Counter({number: waits.get((place, WaitClass(kind)), 0) for number, (kind, place) in sites.items()})
     by_call = tuple(kind for kind in WaitClass if kind is not WaitClass.RUNQUEUE)
     by_class = tuple(kind for kind in WaitClass if kind is not WaitClass.LOCK)
     included = {WaitMode.OF_CODE: OF_CODE, WaitMode.BY_CALL: by_call, WaitMode.BY_CLASS: by_class}.get(mode, ())

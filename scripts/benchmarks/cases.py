@@ -120,15 +120,22 @@ THREAD_CASES = (
     Case("thread-amd", "amd", "slow", (4800, 6000), (1,), group="threads", unit="thread"),
 )
 
-# Waits. Only the region's waits are reduced: the sleeps, the reads.
+# Waits. Only the region's waits are reduced: the sleeps, the time a device takes. A real disk is no faster for less work,
+# and reads that are left out are wakeups less: with it only what has no effect, and the work beside it, have known answers.
 WAIT_CASES = (
     Case("rest", "rest", "rest", (2000, 4000), (1,), group="waits"),
     Case("rest-4-threads", "rest", "rest", (1000, 5000), (1,), ("--threads", "4"), group="waits"),
     Case("rest-work", "rest", "work_a", (4000, 3000), (0,), group="waits"),
-    Case("disk-shorter", "disk", "disk_io", (8000, 60), (1,), group="waits"),
-    Case("disk-longer", "disk", "disk_io", (4000, 100), (1,), group="waits"),
-    Case("disk-work", "disk", "work_a", (8000, 60), (0,), group="waits"),
-    Case("fdatasync", "disk", "fdatasync", (1000, 8), (1,), ("--sync-writes",), "waits", unit="syscall"),
+    Case("device-shorter", "disk", "disk_io", (8000, 10, 400), (2,), ("--device",), "waits"),
+    Case("device-longer", "disk", "disk_io", (5000, 20, 400), (2,), ("--device",), "waits"),
+    Case("device-call", "disk", "read", (5000, 20, 400), (2,), ("--device",), "waits", unit="syscall"),
+    Case("io-class", "disk", "I/O", (5000, 20, 400), (2,), ("--device",), "waits", unit="wait"),
+    Case("disk-work", "disk", "work_a", (16000, 20), (0,), group="waits"),
+    Case("disk-beside", "disk", "disk_io", (16000, 20), (1,), group="waits"),
+    Case("idle-pool", "rest", "idle_rest", (2000, 4000), (), ("--idle", "2"), "waits"),
+    Case("idle-queue", "rest", "idle_take", (2000, 4000), (), ("--queue", "2"), "waits"),
+    Case("convoy", "lock", "critical_work", (1000, 3000), (1,), ("--threads", "4"), "waits"),
+    Case("convoy-local", "lock", "local_work", (1000, 3000), (0,), ("--threads", "4"), "waits"),
     Case("more-cores", "oversub", "runqueue", (4400, 3600), (), ("--threads", "2", "--cpus", "1"), "waits", "wait",
          levels=(1.0,), options_at_full=("--threads", "2", "--cpus", "2")),
     Case("sleep-class", "rest", "sleep", (2000, 4000), (1,), group="waits", unit="wait"),

@@ -1,35 +1,58 @@
-// Two threads that meet at a barrier each round: one computes, one reads from a disk past the page cache.
+// Two threads that meet at a barrier each round: one computes, one reads from a disk past the page cache, or from a
+// device that answers after a known time.
 #include "common.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/timerfd.h>
 
 WORKER(work_a)
 
 #define BLOCK 65536
 #define BLOCKS 256
 
-static long a_us = 8000, reads = 20, sync_writes = 0;
+static long a_us = 8000, reads = 20, latency_us = 0, sync_writes = 0, device = 0;
 static pthread_barrier_t barrier;
 static int file;
 static char *block;
 
+// A timer's descriptor: what reads it waits for an interrupt, like a disk's reader, for as long as was asked for.
+static void read_device(void)
+{
+	struct itimerspec answer = { .it_value = { .tv_nsec = latency_us ? latency_us * NS_PER_US : 1 } };
+	uint64_t times;
+
+	if (timerfd_settime(file, 0, &answer, NULL) || read(file, &times, sizeof(times)) != sizeof(times))
+		die("timer");
+}
+
+static void read_disk(off_t at)
+{
+	if (sync_writes ? pwrite(file, block, BLOCK, at) != BLOCK || fdatasync(file)
+			: pread(file, block, BLOCK, at) != BLOCK)
+		die("disk");
+}
+
 REGION void disk_io(long times)
 {
 	for (long i = 0; i < times; i++) {
-		off_t at = (off_t)(i % BLOCKS) * BLOCK;
-
-		if (sync_writes ? pwrite(file, block, BLOCK, at) != BLOCK || fdatasync(file)
-				: pread(file, block, BLOCK, at) != BLOCK) {
-			perror("disk");
-			_exit(1);
-		}
+		if (device)
+			read_device();
+		else
+			read_disk((off_t)(i % BLOCKS) * BLOCK);
 	}
 	__asm__ volatile("" ::: "memory");
 }
 
 static void open_file(void)
 {
+	if (device) {
+		file = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
+		if (file < 0)
+			die("timerfd_create");
+		return;
+	}
+
 	char name[] = "/var/tmp/causal-disk-XXXXXX";
 
 	file = mkostemp(name, O_CLOEXEC);
@@ -66,6 +89,8 @@ int main(int argc, char **argv)
 	const struct parameter parameters[] = {
 		{ AMOUNT, "A_US", &a_us, "work_a per round" },
 		{ AMOUNT, "READS", &reads, "reads of 64 kB per round, in disk_io" },
+		{ AMOUNT, "LATENCY_US", &latency_us, "how long a read takes, with --device" },
+		{ FLAG, "device", &device, "read a device that answers after LATENCY_US, and no disk" },
 		{ FLAG, "sync-writes", &sync_writes, "write and fdatasync instead of reading" },
 		{ 0 },
 	};
