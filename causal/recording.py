@@ -42,7 +42,7 @@ from causal.symbols.elf import Binary
 from causal.symbols.executables import find_command, resolve_executable
 from causal.symbols.libraries import libraries_of
 from causal.target import Target
-from causal.waiting import WaitClass, mode_of
+from causal.waiting import LOCKS_ARE_COUNTED, WaitClass, mode_of
 from causal.windows import Attribution, EngineOptions
 
 _TERMINATE_PATIENCE_S = 5.0
@@ -422,6 +422,8 @@ class Recorder:
         run_ns = time.monotonic_ns() - self.began_ns - self.startup_ns
         if resolution := _resolution(counters["wakes_target"], run_ns, self.engine.options.period_ns):
             messages.append(resolution)
+        if self.subject.unit == "wait" and any(kind is WaitClass.LOCK for _, kind in self.engine.waits()):
+            messages.append(LOCKS_ARE_COUNTED)
         if counters["threads_lost"]:
             messages.append(f"{counters['threads_lost']} threads did not fit the table; raise --max-threads")
         return tuple(messages)

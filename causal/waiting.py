@@ -40,6 +40,9 @@ class WaitMode(enum.IntEnum):
 # A lock wait shrinks when the holder gets faster, an idle one when there is more to do: neither is its code's own.
 OF_CODE = (WaitClass.IO, WaitClass.SLEEP)
 UNITS = ("wait", "syscall")
+LOCKS_ARE_COUNTED = (
+    "lock waits are counted, but not sped up: they shrink with the code that holds the lock (--unit line or function)"
+)
 CALL_REGIONS = 1024  # more system calls than there are
 # Numbers on x86-64, as in bpf/waits.h. All others are I/O.
 _CALLS = {

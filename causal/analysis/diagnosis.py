@@ -12,6 +12,7 @@ from causal.analysis.results import Diagnosis, Overhead, RegionResult, Verdict
 from causal.analysis.stacks import cut_short, missing_information, read_stacks
 from causal.analysis.verdict import longer
 from causal.profile import Arm, Profile, Window
+from causal.waiting import UNITS as WAIT_UNITS
 
 _FEW_VISITS = 5
 # Losses below this share are not worth a line.
@@ -108,7 +109,7 @@ def _conclusion(
             "the program used no CPU time while it was watched: give it work to do, or check that the process doing"
             " the work is the one that was started"
         )
-    if end is not None and end.samples_in_scope == 0:
+    if end is not None and end.samples_in_scope == 0 and profile.header.options.get("unit") not in WAIT_UNITS:
         return (
             f"none of the {end.samples:,} samples lies in scope: choose the binaries that count with -b"
             " (default: the main executable)"

@@ -32,7 +32,7 @@ from .accuracy_tables import (
 from .cases import ALL_CASES, ROOT, SETS, WORKLOADS, Case, select, surroundings
 from .machine import describe_machine
 from .prediction import Predicted, Prediction, ProfilerFailed, predict, predict_attached
-from .truth import combine, measure_repetition
+from .truth import Skipped, combine, measure_repetition
 
 
 def measure_case(case: Case, options: argparse.Namespace, rng: random.Random, directory: Path) -> Outcome:
@@ -45,6 +45,9 @@ def measure_case(case: Case, options: argparse.Namespace, rng: random.Random, di
         prediction, attached = _predict(outcome, options, rng, profile)
         theirs = _ask_coz(outcome, options, rng, directory) if options.coz else None
         rates += [measure_repetition(case, options.truth_seconds, rng) for _ in range(options.repetitions - before)]
+    except Skipped as reason:
+        outcome.skipped = str(reason)
+        return outcome
     except (ProfilerFailed, ValueError, OSError, subprocess.TimeoutExpired) as error:
         outcome.failure = " ".join(str(error).split())
         return outcome
@@ -151,7 +154,7 @@ def _outcome(saved: Mapping[str, Any], case: Case) -> Outcome:
     ]  # fmt: skip
     return Outcome(
         case, rows, saved["verdict"], saved["experiments"], saved["failure"], saved["coz_failure"],
-        saved.get("attach_failure"),
+        saved.get("attach_failure"), saved.get("skipped"),
     )  # fmt: skip
 
 
@@ -170,6 +173,7 @@ def _case_object(outcome: Outcome) -> dict[str, Any]:
         "command": [case.program, *case.command()[1:]],
         "function": case.function,
         "failure": outcome.failure,
+        "skipped": outcome.skipped,
         "coz_failure": outcome.coz_failure,
         "attach_failure": outcome.attach_failure,
         "worse_than_coz_points": worse_than_coz(outcome),

@@ -72,7 +72,7 @@ class Row:
 
 @dataclass
 class Outcome:
-    """A case's rows, or the reason why there are none.
+    """A case's rows, or the reason why there are none: it failed, or (`skipped`) cannot run here.
 
     `coz_failure` says why a case has no numbers of COZ, `attach_failure` why it has none by attach.
     """
@@ -84,6 +84,7 @@ class Outcome:
     failure: str | None = None
     coz_failure: str | None = None
     attach_failure: str | None = None
+    skipped: str | None = None
 
 
 def half_width(predicted: Predicted) -> float | None:
@@ -198,6 +199,8 @@ def case_line(outcome: Outcome) -> str:
     name = outcome.case.name
     if outcome.failure is not None:
         return f"{name}: failed: {outcome.failure}"
+    if outcome.skipped is not None:
+        return f"{name}: skipped: {outcome.skipped}"
     summary = summarise(outcome.rows)
     error = _error("no number shown", summary["mean_error_points"], summary["max_error_points"])
     line = f"{name}: {error}; {outcome.experiments} experiments; verdict: {outcome.verdict or '-'}"

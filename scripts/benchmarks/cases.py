@@ -120,8 +120,8 @@ THREAD_CASES = (
     Case("thread-amd", "amd", "slow", (4800, 6000), (1,), group="threads", unit="thread"),
 )
 
-# Waits. Only the region's waits are reduced: the sleeps, the time a device takes. A real disk is no faster for less work,
-# and reads that are left out are wakeups less: with it only what has no effect, and the work beside it, have known answers.
+# Waits. Only the region's waits are reduced: the sleeps, the time a device takes. A real disk is not faster when reads
+# are left out: with it only the work beside it, and reads that have no effect, have known answers.
 WAIT_CASES = (
     Case("rest", "rest", "rest", (2000, 4000), (1,), group="waits"),
     Case("rest-4-threads", "rest", "rest", (1000, 5000), (1,), ("--threads", "4"), group="waits"),

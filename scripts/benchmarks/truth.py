@@ -15,6 +15,11 @@ from .cases import Case
 
 RESULT = re.compile(r"^rounds (\d+) seconds ([\d.]+) rate ([\d.]+)$", re.MULTILINE)
 START_UP_S = 30
+CANNOT_RUN_HERE = 77
+
+
+class Skipped(Exception):
+    """The program cannot run on this machine; the reason."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +39,11 @@ def parse_rate(output: str) -> float:
 
 
 def measure_rate(case: Case, speedup: float, seconds: float) -> float:
-    """One unprofiled run; rounds per second."""
+    """One unprofiled run; rounds per second. Raises Skipped."""
     command = [*case.truth_command(speedup), "--seconds", str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + START_UP_S)
+    if done.returncode == CANNOT_RUN_HERE:
+        raise Skipped(done.stderr.strip())
     return parse_rate(done.stdout)
 
 

@@ -8,6 +8,7 @@
 
 WORKER(work_a)
 
+#define CANNOT_RUN_HERE 77 // as automake has it
 #define BLOCK 65536
 #define BLOCKS 256
 
@@ -53,8 +54,10 @@ static void open_file(void)
 		return;
 	}
 
-	char name[] = "/var/tmp/causal-disk-XXXXXX";
+	const char *where = getenv("TMPDIR");
+	char name[4096];
 
+	snprintf(name, sizeof(name), "%s/causal-disk-XXXXXX", where ? where : "/var/tmp");
 	file = mkostemp(name, O_CLOEXEC);
 	if (file < 0 || posix_memalign((void **)&block, 4096, BLOCK)) {
 		perror(name);
@@ -69,8 +72,8 @@ static void open_file(void)
 		}
 	fsync(file);
 	if (fcntl(file, F_SETFL, O_DIRECT)) {
-		fprintf(stderr, "the file system of /var/tmp has no O_DIRECT\n");
-		exit(3);
+		fprintf(stderr, "the file system of %s has no O_DIRECT\n", where ? where : "/var/tmp");
+		exit(CANNOT_RUN_HERE);
 	}
 }
 
