@@ -1,6 +1,8 @@
 """Which waits belong to which regions, and what experiments are drawn by."""
 
 import io
+import re
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,10 +12,12 @@ from rich.console import Console
 from causal.activity import RecentActivity
 from causal.analysis import analyse
 from causal.combining import combine
+from causal.loading import BPF_DIRECTORY
+from causal.off_cpu import blocked_threads
 from causal.profile import End, Header, ProfileWriter, ProgressPoint, read_profile
 from causal.regions import RegionTable
 from causal.report.table import TableReporter
-from causal.waiting import WaitClass, WaitMode, by_region, mode_of
+from causal.waiting import WaitClass, WaitMode, by_region, class_of_call, mode_of
 from causal.windows import EngineOptions
 
 S = 1_000_000_000
@@ -44,6 +48,37 @@ def test_regions_have_the_numbers_of_the_kernel_side():
     calls = RegionTable("syscall")
     calls.add_calls({0: "read", 74: "fsync"})
     assert (calls.region(1).name, calls.region(75).name, calls.region(500).name) == ("read", "fsync", "system call 499")
+
+
+def test_with_call_sites_classes_are_split():
+    sites = {900: (WaitClass.IO, 3), 901: (WaitClass.SLEEP, 3), 902: (WaitClass.IO, 8)}
+    assert by_region(WAITS, WaitMode.BY_CLASS, sites) == Counter({900: 10, 901: 5, 902: 0})
+
+
+def test_calls_have_the_classes_of_the_kernel_side():
+    body = (BPF_DIRECTORY / "waits.h").read_text().partition("class_of_call(u64 number)")[2].partition("\n}")[0]
+    theirs = {}
+    for cases, kind in re.findall(r"((?:\tcase[^\n]*\n)+)\t\treturn WAIT_(\w+);", body):
+        theirs.update((int(number), kind) for number in re.findall(r"case (\d+):", cases))
+    assert len(theirs) > 20 and theirs[202] == "LOCK"
+    assert {number: class_of_call(number).name for number in range(1024)} == {
+        number: theirs.get(number, "IO") for number in range(1024)
+    }
+
+
+def test_threads_that_wait_already(tmp_path):
+    for tid, state, call in (
+        (70, "S", "202 0x7f"), (71, "D", "-1 0x7f"), (72, "R", "running"), (73, "S", "0 0x3"), (74, "S", "230 0"),
+    ):  # fmt: skip
+        task = tmp_path / "70" / "task" / str(tid)
+        task.mkdir(parents=True)
+        (task / "stat").write_text(f"{tid} (a) b) {state} 1 70 0")
+        (task / "syscall").write_text(call + "\n")
+    (tmp_path / "70" / "task" / "75").mkdir()  # it has just ended
+    assert sorted(blocked_threads(70, tmp_path)) == [
+        (70, WaitClass.LOCK, 202), (71, WaitClass.IO, None), (73, WaitClass.IO, 0), (74, WaitClass.SLEEP, 230),
+    ]  # fmt: skip
+    assert not list(blocked_threads(99, tmp_path))
 
 
 class FakeKernel:
