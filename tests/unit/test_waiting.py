@@ -12,7 +12,7 @@ from rich.console import Console
 from causal.activity import RecentActivity
 from causal.analysis import analyse
 from causal.combining import combine
-from causal.loading import BPF_DIRECTORY
+from causal.loading import BPF_DIRECTORY, system_calls
 from causal.off_cpu import blocked_threads
 from causal.profile import End, Header, ProfileWriter, ProgressPoint, read_profile
 from causal.regions import RegionTable
@@ -64,6 +64,13 @@ def test_calls_have_the_classes_of_the_kernel_side():
     assert {number: class_of_call(number).name for number in range(1024)} == {
         number: theirs.get(number, "IO") for number in range(1024)
     }
+
+
+def test_recent_system_calls_have_names():
+    names = system_calls()
+    assert [names[number] for number in (0, 74, 426, 436, 449, 455, 462)] == [
+        "read", "fsync", "io_uring_enter", "close_range", "futex_waitv", "futex_wait", "mseal",
+    ]  # fmt: skip
 
 
 def test_threads_that_wait_already(tmp_path):
