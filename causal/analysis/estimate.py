@@ -82,6 +82,7 @@ def estimate(profile: Profile) -> Analysis:
         serial_shares={name: share for name in profile.serial if (share := _serial_share(profile, name)) is not None},
         rates=_rates(windows, names),
         waits=_waits(profile),
+        places=_places(profile),
     )
 
 
@@ -411,6 +412,15 @@ def _waits(profile: Profile) -> dict[str, float]:
         total.update(classes)
     length_ns = _watched_ns(profile)
     return {kind: spent_ns / length_ns for kind, spent_ns in sorted(total.items())} if length_ns > 0 else {}
+
+
+def _places(profile: Profile) -> dict[str, dict[str, float]]:
+    # The most waiting first.
+    length_ns = _watched_ns(profile)
+    if length_ns <= 0:
+        return {}
+    found = {region: {kind: ns / length_ns for kind, ns in kinds.items()} for region, kinds in profile.waits.items()}
+    return dict(sorted(found.items(), key=lambda item: -sum(item[1].values())))
 
 
 def _watched_ns(profile: Profile) -> float:

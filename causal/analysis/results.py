@@ -176,7 +176,8 @@ class Analysis:
     """Everything there is to report about a profile; `regions` are ranked, the most rewarding first.
 
     What needs no experiments: `shares` of the CPU samples by region, the largest first, and `serial_shares`, of the
-    serial path; visits/s by point in `rates`; `waits`: how many threads waited on average, by class of wait.
+    serial path; visits/s by point in `rates`; how many threads waited on average, by class of wait in `waits`, by
+    region and class in `places`.
     """
 
     path: str
@@ -190,3 +191,4 @@ class Analysis:
     serial_shares: dict[str, float] = field(default_factory=dict)
     rates: dict[str, float] = field(default_factory=dict)
     waits: dict[str, float] = field(default_factory=dict)
+    places: dict[str, dict[str, float]] = field(default_factory=dict)

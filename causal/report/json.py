@@ -40,6 +40,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
     }
     if analysis.waits:
         report["waits"] = dict(analysis.waits)
+        report["waits_by_region"] = {region: dict(kinds) for region, kinds in analysis.places.items()}
     if not analysis.regions and analysis.shares:  # what is known without experiments
         report |= {
             "shares": dict(analysis.shares),

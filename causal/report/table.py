@@ -22,6 +22,7 @@ _NARROW, _WIDE, _WIDEST = 66, 130, 150
 _GAIN_CELLS = 10
 _CURVE_CELLS = 8
 _SHARES = 12
+_KIND_CELLS = 8
 # Columns that say nothing new take the room of names: waits below this, serial shares nearer to the CPU's than that.
 _NOTABLE_WAIT, _NOTABLE_SERIAL = 0.01, 0.05
 _SENTENCES = 10
@@ -52,7 +53,7 @@ class TableReporter:
             results = [result for result in analysis.regions if result.progress_point == point]
             if results:
                 self._render_point(point, results)
-        if not analysis.regions and analysis.shares:
+        if not analysis.regions and (analysis.shares or analysis.places):
             self._render_shares(analysis)
         self._render_diagnosis(analysis.diagnosis, len(analysis.command) > 0)
         if analysis.waits:
@@ -81,20 +82,33 @@ class TableReporter:
         """What is known without experiments."""
         for point, rate in analysis.rates.items():
             self._line(f"Progress point {self._name(point)}: {rate_text(rate)} visits/s", style="bold")
+        serial, totals = analysis.serial_shares, {place: sum(kinds.values()) for place, kinds in analysis.places.items()}
+        waiting = [region for region, spent in totals.items() if region and spent >= _NOTABLE_WAIT]
+        shown = list(dict.fromkeys([*list(analysis.shares)[:_SHARES], *waiting[:_SHARES]]))
+        shares = {region: analysis.shares.get(region) for region in shown}
+        columns = {"CPU": [_share(share) for share in shares.values()]}
+        if any(abs(serial.get(region, share or 0.0) - (share or 0.0)) >= _NOTABLE_SERIAL for region, share in shares.items()):
+            columns["serial"] = [_share(serial.get(region)) for region in shown]
+        if waiting:
+            columns["waits"] = [_share(totals[region]) if region in waiting else "" for region in shown]
+            columns["for"] = [_longest(analysis.places[region]) if region in waiting else "" for region in shown]
+        self._print(self._named_columns(shown, columns))
+        self._line("")
+
+    def _named_columns(self, regions: Sequence[str], columns: Mapping[str, Sequence[str]]) -> Table:
+        """Regions with what is known about them; the names give way to the rest."""
         table = _new_table()
         table.add_column("region", no_wrap=True)
-        table.add_column("CPU", justify="right", no_wrap=True, width=5)
-        shown = dict(list(analysis.shares.items())[:_SHARES])
-        serial = analysis.serial_shares
-        if counted := any(abs(serial.get(name, share) - share) >= _NOTABLE_SERIAL for name, share in shown.items()):
-            table.add_column("serial", justify="right", no_wrap=True, width=6)
+        room = self._width
+        for head in columns:
+            width = _KIND_CELLS if head == "for" else max(len(head), 5)
+            table.add_column(head, justify="left" if head == "for" else "right", no_wrap=True, width=width)
+            room -= width + 2
         dots = ".." if self._ascii else "\N{HORIZONTAL ELLIPSIS}"
-        room = self._width - (8 if not counted else 16)
-        for region, share in shown.items():
-            more = [_share(serial.get(region))] if counted else []
-            table.add_row(Text(elide_middle(self._name(region), room, dots)), _share(share), *more)
-        self._print(table)
-        self._line("")
+        for row, region in enumerate(regions):
+            name = elide_middle(self._name(region), max(room, 6), dots)
+            table.add_row(Text(name), *(Text(cells[row]) for cells in columns.values()))
+        return table
 
     def _narrow_table(self, results: Sequence[RegionResult]) -> Table:
         table = _new_table()
@@ -232,6 +246,10 @@ def _tells_more(result: RegionResult) -> bool:
     if result.serial_share is None:
         return False
     return result.cpu_share is None or abs(result.serial_share - result.cpu_share) >= _NOTABLE_SERIAL
+
+
+def _longest(kinds: Mapping[str, float]) -> str:
+    return max(kinds, key=lambda each: kinds[each], default="")
 
 
 def _share(share: float | None) -> str:
