@@ -38,6 +38,7 @@ struct experiment {
 	u64 given;       // some regions have a speedup of their own in all arms (struct region_state)
 	u64 waits;       // which waits belong to which regions: enum wait_mode
 	u64 waited_base; // `waited` of the clock when the generation began
+	u64 idle;        // threads in the number of waiting ones of the region that are not granted anything: bpf/waits.h
 };
 BPF_ARRAY(experiments, struct experiment, 2);
 BPF_ARRAY(generation, u64, 1);
@@ -88,7 +89,7 @@ struct thread {
 	u32 tgid;        // 0 until it runs for the first time
 	u32 parent;      // the process that created it
 	u32 answer;      // its line in `answers` while it pauses
-	u32 pad;
+	u32 woken;       // the region in which the wait was that ended last, 0: in none that waits are counted for
 };
 BPF_TABLE("hash", u32, struct thread, threads, MAX_THREADS);
 

@@ -217,10 +217,12 @@ static __always_inline s64 debt_after_queue(struct thread *b, struct core *core,
 	return debt;
 }
 
-static __always_inline void enter_core(struct thread *b, bool held, bool idle, struct core *core, struct clock *c, struct experiment *x, u64 now)
+// `start`: what the thread is granted for getting going again.
+static __always_inline void enter_core(struct thread *b, u64 start, bool held, bool idle, struct core *core, struct clock *c, struct experiment *x, u64 now)
 {
-	u64 granted = end_wait(b, c, x, now);
+	u64 granted = start + end_wait(b, c, x, now);
 
+	b->woken = 0;
 	if (in_pause(b) && idle && b->queue_ns) {
 		// Rule 9 with its exception: a core that had to be woken from idleness for the pausing thread alone is a
 		// cost of the pause, not a wait for others.
@@ -311,6 +313,7 @@ static __always_inline bool switch_in(u32 tid, bool held, bool idle, u64 now)
 	struct clock *c = the_clock();
 	struct experiment *x = the_experiment();
 	struct core *core;
+	u64 start;
 
 	if (!t || !c || !x)
 		return false;
@@ -320,8 +323,9 @@ static __always_inline bool switch_in(u32 tid, bool held, bool idle, u64 now)
 	sync_thread(t, x);
 	count_outside(core, now);
 	core->outside_ns = 0;
+	start = grant_start(t, held && !idle, c, x, now); // before the core pays for the same time
 	core_wakes(core, c, now);
-	enter_core(t, held, idle, core, c, x, now);
+	enter_core(t, start, held, idle, core, c, x, now);
 	return true;
 }
 

@@ -89,21 +89,29 @@ static __always_inline int class_of_wait(long state)
 static __always_inline void grant_waits(struct experiment *x, struct clock *c, u64 now)
 {
 	u32 region = x->region;
-	u64 *number, since, time, step;
+	u64 *number, threads, since, time, step;
 
 	if (!region || x->waits == WAITS_NONE)
 		return;
 	since = __sync_lock_test_and_set(&c->waits_seen, now);
 	time = since > x->began_ns && now > since ? now - since : 0;
 	number = waiting.lookup(&region);
-	if (!number || !*number || !time)
+	if (!number || !time)
 		return;
-	count(C_SELECTED_NS, *number * time);
+	threads = *number > x->idle ? *number - x->idle : 0;
+	count(C_SELECTED_NS, threads * time);
 	if (!running(x, c, now) || tries_nothing(x))
 		return;
 	step = time * x->permille / 1000;
 	__sync_fetch_and_add(&c->waited, step);
-	__sync_fetch_and_add(&c->granted, *number * step);
+	__sync_fetch_and_add(&c->granted, threads * step);
+}
+
+// A wait that began so long before the window is for nothing that happens in it. While a thread waits for good virtual
+// time would stand still. User space knows how many there are when the window begins.
+static __always_inline bool is_idle(struct thread *t, struct experiment *x)
+{
+	return t->wait_ns + IDLE_NS < x->began_ns;
 }
 
 static __always_inline void account_wait(struct thread *t, u64 now)
@@ -135,13 +143,19 @@ static __always_inline void uncount(u64 region)
 // The wait is over. Returns what it was granted: what a thread gets that waited all the time in the selected region.
 static __always_inline u64 end_wait(struct thread *t, struct clock *c, struct experiment *x, u64 now)
 {
-	u64 counted = __sync_lock_test_and_set(&t->waits_in, 0);
+	u64 was = __sync_lock_test_and_set(&t->waits_in, 0), counted = was;
 
+	t->woken = was;
 	account_wait(t, now);
 	t->wait_class = WAIT_NONE;
-	if (counted && counted == x->region)
+	if (counted && counted == x->region) {
 		grant_waits(x, c, now);
-	uncount(counted);
+		if (is_idle(t, x)) {
+			__sync_fetch_and_add(&x->idle, -1ULL);
+			counted = 0;
+		}
+	}
+	uncount(was);
 	if (!counted || counted != x->region || x->arm < ARM_PLACEBO || x->arm == ARM_DILATION)
 		return 0;
 	return c->waited - t->wait_granted;
@@ -155,6 +169,26 @@ static __always_inline u32 region_of_class(u32 class, u32 place)
 #else
 	return class;
 #endif
+}
+
+// Unit `syscall`: a call lasts until its thread runs again. That a core must wake up for it, or that outsiders hold the
+// core, is time of the call; that other threads of the target do is not, they would hold it then too. Who had the core is
+// known only now, so this is granted in a lump.
+static __always_inline u64 grant_start(struct thread *t, bool after_target, struct clock *c, struct experiment *x, u64 now)
+{
+	u32 region = t->woken;
+	u64 time, step;
+
+	t->woken = 0;
+	if (!region || region != x->region || x->waits != WAITS_BY_CALL || after_target || !t->queue_ns || now <= t->queue_ns)
+		return 0;
+	time = now - t->queue_ns;
+	count(C_SELECTED_NS, time);
+	if (!running(x, c, now) || tries_nothing(x))
+		return 0;
+	step = time * x->permille / 1000;
+	__sync_fetch_and_add(&c->granted, step);
+	return x->arm == ARM_DILATION ? 0 : step;
 }
 
 static __always_inline void begin_wait(struct thread *t, u32 class, u32 place, struct clock *c, struct experiment *x, u64 now)

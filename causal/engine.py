@@ -26,7 +26,7 @@ from causal.btf import kernel_types, task_offsets
 from causal.counting import Counted, Edges, Source
 from causal.errors import CausalError
 from causal.loading import BPF_DIRECTORY, captured_output, counter_names, import_bcc, inlined, map_array, refusals
-from causal.off_cpu import add_blocked, read_waits
+from causal.off_cpu import IDLE_NS, add_blocked, count_idle, finished_waits, read_waits
 from causal.perf_events import CpuClock, online_cpus, spread_periods
 from causal.point_probes import MACRO, PointProbes
 from causal.range_pages import RANGE_PAGE
@@ -189,6 +189,7 @@ class Engine:
             "PROFILER": os.getpid(),
             "CUTTING_CPU": self.cpus[0],
             "CPUS": len(self.cpus),
+            "IDLE_NS": IDLE_NS,
             **task_offsets(),
         }
         return ["-Wno-everything", *(f"-D{name}={value}" for name, value in defines.items())]
@@ -391,6 +392,7 @@ class Engine:
         leaf.arm, leaf.region, leaf.permille = int(plan.arm), plan.region, round(plan.speedup * 1000)
         leaf.sample_cost_ns, leaf.given = self.sample_cost_ns, int(bool(self._given))
         leaf.waits = int(self.wait_mode)
+        leaf.idle = count_idle(self._kernel.bpf, plan.region, began_ns)
         table[ctypes.c_int(self._generation & 1)] = leaf
         self._kernel.bpf["generation"][ctypes.c_int(0)] = ctypes.c_uint64(self._generation)
 
@@ -490,9 +492,10 @@ class Engine:
         return read_waits(self._kernel.bpf)
 
     def region_waits(self) -> Counter[int]:
-        """Thread time (ns) that each region has waited since loading, as far as a virtual speedup shortens it."""
+        """Thread time (ns) of each region in waits that are over, as far as a virtual speedup shortens them."""
         of_classes = self.wait_mode is WaitMode.BY_CLASS and self.options.attribution is Attribution.CALL_SITE
-        return by_region(self.waits(), self.wait_mode, self.sites() if of_classes else None)
+        waits = finished_waits(self._kernel.bpf)
+        return by_region(waits, self.wait_mode, self.sites() if of_classes else None)
 
     def pause_errors(self) -> list[int]:
         """Histogram of |debt| at the end of pauses; bucket i counts those below 2**(i+1) ns."""

@@ -16,19 +16,33 @@ from causal.waiting import CALL_REGIONS, CLASS_BITS, WaitClass, WaitMode, Waits,
 
 _PROC = Path("/proc")
 _BPF_NOEXIST = 1
+IDLE_NS = 1_000_000_000
 
 
-def read_waits(bpf: Any) -> Waits:
-    """Thread time off the CPU since loading: of waits that are over, and of those that go on so far."""
+def finished_waits(bpf: Any) -> Counter[tuple[int, WaitClass]]:
+    """Thread time off the CPU since loading, of waits that are over."""
     found: Counter[tuple[int, WaitClass]] = Counter()
     for key, spent in bpf["waits"].items():
         place, kind = divmod(key.value, 1 << CLASS_BITS)
         found[place, WaitClass(kind)] = int(spent.value)
+    return found
+
+
+def read_waits(bpf: Any) -> Waits:
+    """Thread time off the CPU since loading: of waits that are over, and of those that go on so far."""
+    found = finished_waits(bpf)
     now_ns = time.monotonic_ns()
     for _, thread in bpf["threads"].items():
         if thread.wait_class:
             found[thread.wait_place, WaitClass(thread.wait_class)] += max(now_ns - thread.wait_ns, 0)
     return found
+
+
+def count_idle(bpf: Any, region: int, began_ns: int) -> int:
+    """Threads that wait in a region for so long, as a window begins, that it is for nothing which happens in it."""
+    if not region:
+        return 0
+    return sum(each.waits_in == region and each.wait_ns + IDLE_NS < began_ns for _, each in bpf["threads"].items())
 
 
 def add_blocked(bpf: Any, tgid: int, mode: WaitMode) -> None:

@@ -107,7 +107,7 @@ def _gather(profile: Profile, point: str) -> list[_Evidence]:
     for region, tried in by_region.items():
         own = in_own_phases(usable(tried))
         pairs = collect_pairs(own, point)
-        dilation_pairs = collect_pairs(own, point, "dilation")
+        dilation_pairs = collect_pairs(own if _ran(own) else (), point, "dilation")
         pooled = pooled_gain([dilation_pairs])
         gain, p_value = (None, None) if pooled is None else pooled
         effects = level_effects(pairs)
@@ -337,8 +337,12 @@ def _widened(gain: Gain, systematic: float) -> Gain:
 
 
 def _never_ran(item: _Evidence) -> bool:
-    treated = [window for window in item.windows if window.arm == "treated"]
-    return bool(treated) and not any(window.selected_samples or window.cpus for window in treated)
+    return not _ran(item.windows)
+
+
+def _ran(windows: Sequence[Window]) -> bool:
+    treated = [window for window in windows if window.arm == "treated"]
+    return not treated or any(window.selected_samples or window.cpus for window in treated)
 
 
 def _why_no_fit(item: _Evidence) -> str:
