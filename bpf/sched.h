@@ -323,7 +323,7 @@ static __always_inline bool switch_in(u32 tid, bool held, bool idle, u64 now)
 	sync_thread(t, x);
 	count_outside(core, now);
 	core->outside_ns = 0;
-	start = grant_start(t, held && !idle, c, x, now); // before the core pays for the same time
+	start = grant_start(t, held, c, x, now); // before the core pays for the same time
 	core_wakes(core, c, now);
 	enter_core(t, start, held, idle, core, c, x, now);
 	return true;
@@ -371,7 +371,7 @@ int settle_switch(void *ctx)
 	u64 now = bpf_ktime_get_ns();
 	int zero = 0;
 	struct change *change = changes.lookup(&zero);
-	bool held = true; // an idle core counts as held by the target: it idled through a pause
+	bool held = false; // by a thread of the target. Whoever waits for an idle core to wake up waits in real time
 
 	if (!change)
 		return 0;

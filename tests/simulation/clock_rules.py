@@ -131,6 +131,13 @@ def end_wait(thread: ThreadClock, clock: Clock) -> int:
     return granted
 
 
+def grant_start(thread: ThreadClock, clock: Clock, amount: int, exempt: bool = True) -> None:
+    """Rule 1 for system calls: a call lasts until its thread runs again, unless others of the target had the core."""
+    if exempt:
+        thread.local += amount
+    clock.granted += amount
+
+
 def pay(thread: ThreadClock, span: int) -> None:
     """Rule 2: the thread paused for so long."""
     thread.local += max(span, 0)

@@ -63,6 +63,7 @@ class Options:
     oversleep_ns: tuple[int, int] = (0, 0)  # how much too long a sleep is, uniform
     signal_ns: int = 0  # what a signal and its handler cost
     sample_ns: int = 0  # what a sample costs
+    calls: bool = False  # the regions are system calls, which last until their thread runs again
     on_entry: bool = False  # rule 7: a thread in debt also pauses as it gets a core
     hold: bool = False  # a pause keeps the core, while others wait for it
     rules: Rules = field(default_factory=Rules)
@@ -108,6 +109,7 @@ class EngineModel(Observer):
         self._ran_ns = self._given_ns = 0
         self._waiting: set[Thread] = set()  # in the selected region
         self._waits_seen = self._waits_ns = 0
+        self._woken: set[Thread] = set()  # from a wait in the selected region
         self._task_left: dict[Thread, int] = {}
         self._task_since: dict[Thread, int] = {}
         self._ran: Counter[Core] = Counter()
@@ -338,6 +340,8 @@ class EngineModel(Observer):
             self._credit_pause(thread)  # rule 9
         else:
             self._runnable.add(thread)
+            if thread in self._waiting:
+                self._woken.add(thread)
             granted = self._end_wait(thread)
             if waker is not None:
                 self._settle_cost(thread, waker)
@@ -394,8 +398,16 @@ class EngineModel(Observer):
             self._runnable.discard(thread)
             self._begin_wait(thread, thread.wait)
 
+    def _grant_start(self, thread: Thread, after_target: bool) -> None:
+        queued, woken = thread.clock.queued, thread in self._woken
+        self._woken.discard(thread)
+        if self.options.calls and self.active and self.arm is not Arm.PLAIN and woken and queued and not after_target:
+            amount = round((self.machine.now - queued.time) * self.speedup)
+            rules_of.grant_start(thread.clock, self.clock, amount, exempt=self.arm is not Arm.DILATION)
+
     def on_switch_in(self, core: Core, thread: Thread, target_held: bool, handed_over: bool) -> None:
         thread.clock.local += self._end_wait(thread)
+        self._grant_start(thread, after_target=handed_over and target_held)
         # With more cores nobody would have held up this thread.
         if self.active and self.arm is not Arm.PLACEBO and self.region != QUEUE:
             rules_of.enter_core(

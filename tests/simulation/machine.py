@@ -150,22 +150,27 @@ class Machine:
         self._enqueue(thread)
         return thread
 
-    def wake(self, thread: Thread, waker: Thread | None, peer: PeerClock | None = None) -> None:
-        """End the wait of a blocked thread, or of one that sleeps in a pause."""
+    def wake(
+        self, thread: Thread, waker: Thread | None, peer: PeerClock | None = None, start_ns: int = 0
+    ) -> None:
+        """End the wait of a blocked thread, or of one that sleeps in a pause. `start_ns`: until a core gets going."""
         assert thread.blocked, thread.name
         thread.blocked = False
         thread.epoch += 1
         if not thread.outside:
             self.observer.on_waking(thread, None if waker is None or waker.outside else waker, peer)
         thread.wait = None
-        self._enqueue(thread)
+        if start_ns:
+            self.at(self.now + start_ns, lambda: self._enqueue(thread))
+        else:
+            self._enqueue(thread)
 
-    def wake_at(self, time: int, thread: Thread) -> None:
+    def wake_at(self, time: int, thread: Thread, start_ns: int = 0) -> None:
         epoch = thread.epoch
 
         def ring() -> None:
             if thread.blocked and thread.epoch == epoch:
-                self.wake(thread, None)
+                self.wake(thread, None, start_ns=start_ns)
 
         self.at(time, ring)
 
@@ -204,7 +209,7 @@ class Machine:
         thread.queued_since = self.now
         if idle:
             core = next((c for c in idle if c.number == thread.last_core), idle[0])
-            self._enter(core, thread, handed_over=False, target_held=True)
+            self._enter(core, thread, handed_over=False, target_held=False)
             return
         allowed = [core for core in self.cores if core.number in thread.affinity]
         core = min(allowed, key=lambda c: (len(c.queue), c.number != thread.last_core, c.number))

@@ -279,6 +279,24 @@ class Sleep(_Call):
 
 
 @dataclass
+class DeviceCall(_Call):
+    """A system call that waits for a device, then for a core to get going: all of it is time of the call."""
+
+    span: int
+    start: int
+    region: str
+
+    def begin(self, machine: Machine, thread: Thread) -> bool:
+        span, start = machine.work(self.span, self.region), machine.work(self.start, self.region)
+        if span + start == 0:
+            return True
+        thread.wait = self.region
+        machine.block(thread)
+        machine.wake_at(machine.now + span, thread, start)
+        return False
+
+
+@dataclass
 class NextPeriod(_Call):
     """Sleep until the next multiple of a period: a deadline loop, paced from outside."""
 

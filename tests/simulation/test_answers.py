@@ -4,6 +4,7 @@ Bounds are in points (hundredths). They are what README.md reports, rounded up; 
 """
 
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -120,6 +121,17 @@ def test_many_threads_that_wait_at_once(level):
     truth, found = points(workloads.disk_users(), "io", level)
     assert truth == pytest.approx(500 / 6 * level, abs=1)
     assert found == pytest.approx(truth, abs=2)
+
+
+@pytest.mark.parametrize("level", [0.5, 1.0])
+@pytest.mark.parametrize(("threads", "cores"), [(1, 1), (2, 2), (4, 1)])
+def test_a_call_lasts_until_its_thread_runs_again(threads, cores, level):
+    """A third of it is a core that gets going. Where threads wait for each other's core it gains nothing."""
+    program = workloads.device_users(threads, cores)
+    truth, found = points(program, "call", level, replace(questions.MENDED, calls=True))
+    assert found == pytest.approx(truth, abs=2)
+    if threads > cores:
+        assert truth == pytest.approx(0, abs=2)
 
 
 def test_an_idle_pool_gains_nothing():

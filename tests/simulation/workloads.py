@@ -11,6 +11,7 @@ from tests.simulation.programs import (
     Arrive,
     Cell,
     Client,
+    DeviceCall,
     Get,
     Lock,
     Mutex,
@@ -301,6 +302,21 @@ def disk_users(threads: int = 4, work: float = 1.0, io: float = 5.0) -> Program:
         return [rounds() for _ in range(threads)]
 
     return _program(f"{threads} threads of {work:.3g} and io {io:.3g}", 2 * threads, bodies)
+
+
+def device_users(threads: int, cores: int, work: float = 2.0, device: float = 0.6, start: float = 0.3) -> Program:
+    """Threads that each compute, then call for a device; so long it takes until they run again."""
+
+    def bodies() -> list[Body]:
+        def rounds() -> Body:
+            while True:
+                yield Work(ns(work), "work")
+                yield DeviceCall(ns(device), ns(start), "call")
+                yield Visit()
+
+        return [rounds() for _ in range(threads)]
+
+    return _program(f"{threads} threads that call for a device, {cores} cores", cores, bodies)
 
 
 def bursts(a: float, b: float, sleep: float) -> Program:
