@@ -1,11 +1,14 @@
 """Off-CPU time: counted exactly, and sped up with the right result on programs with known answers."""
 
 import json
+import os
+import subprocess
+import time
 
 import pytest
 
 from causal.profile import read_profile
-from tests.kernel.profiler import AHEAD_OF_OTHERS
+from tests.kernel.profiler import AHEAD_OF_OTHERS, wait_until
 
 
 def waits_of(recording):
@@ -25,7 +28,7 @@ def test_what_threads_wait_for_and_where(record, workloads):
 
 
 def test_sleep_is_sped_up(record, workloads, causal_bpf):
-    options = ["--speedups", "100", "--duration", "12s", "--only", "rest"]
+    options = ["--speedups", "100", "--duration", "9s", "--only", "rest"]
     recording = record(workloads / "rest", 2000, 4000, "--idle", 2, options=options, **AHEAD_OF_OTHERS)
     assert recording.finished.code == 0, recording.finished
     assert 0.45 < recording.gain("rest") < 0.85  # the truth is 67 %
@@ -34,6 +37,25 @@ def test_sleep_is_sped_up(record, workloads, causal_bpf):
     assert 0.3 < region["off_cpu_share"] < 1.1
     # The idle pool waits too, but for what is its pause and no sleep, and nobody for a lock.
     assert report["waits"]["sleep"] > region["off_cpu_share"] + 0.5 and report["waits"].get("lock", 0) < 0.1
+
+
+def test_classes_by_call_site_of_a_process_that_waits_already(workloads, causal_bpf, tmp_path):
+    path, seconds = tmp_path / "profile", 3
+    words = [str(workloads / "rest"), "2000", "4000", "--queue", "2"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, process_group=0) as target:
+        wait_until(lambda: len(os.listdir(f"/proc/{target.pid}/task")) == 3, "the threads")
+        time.sleep(0.1)  # they are at their queue
+        options = ("-u", "wait", "--callers", "--only", "sleep from rest", "--speedups", "100", "-p", "progress")
+        done = causal_bpf("attach", target.pid, "-q", *options, "--duration", f"{seconds}s", "-o", path)
+        target.kill()
+    assert done.code == 0, done
+    waits = read_profile(path).waits
+    # Two threads were blocked all the time; where in the code is not known.
+    assert waits["I/O"]["I/O"] > 2 * seconds * 0.8e9
+    assert waits["sleep from rest"]["sleep"] > seconds * 0.2e9
+    treated = [window for window in read_profile(path).windows if window.arm == "treated"]
+    # Only the sleep is what G grew by.
+    assert treated and all(0.2 < window.delay_ns / window.wall_ns < 0.85 for window in treated)
 
 
 def test_system_calls_are_a_unit(record, workloads):
