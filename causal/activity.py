@@ -22,7 +22,7 @@ class Counts(Protocol):
     options: EngineOptions
 
     def region_samples(self) -> npt.NDArray[np.uint64]: ...
-    def region_waits(self) -> Mapping[int, int]: ...
+    def region_waits(self, finished: bool = False) -> Mapping[int, int]: ...
 
 
 class RecentActivity:
@@ -37,6 +37,7 @@ class RecentActivity:
         self._kernel, self._now_ns, self._fading = kernel, now_ns, fading
         self._samples: npt.NDArray[np.uint64] | None = None
         self._waits: Mapping[int, int] = {}
+        self._finished: Mapping[int, int] = {}
         self._looked_ns = now_ns()
         self.weights: dict[int, float] = {}
         self.crowds: dict[int, float] = {}
@@ -53,15 +54,16 @@ class RecentActivity:
         self._add_waits()
 
     def _add_waits(self) -> None:
-        waits, now_ns = self._kernel.region_waits(), self._now_ns()
+        # Together they are smooth, however long a wait is; only what comes to an end has something to gain.
+        waits, finished, now_ns = self._kernel.region_waits(False), self._kernel.region_waits(True), self._now_ns()
         elapsed_ns = max(now_ns - self._looked_ns, 1)
         for region, spent_ns in waits.items():
             at_once = (spent_ns - self._waits.get(region, 0)) / elapsed_ns
-            if at_once > 0:
+            if at_once > 0 and finished.get(region, 0) > self._finished.get(region, 0):
                 self._add(region, min(at_once, 1.0) * elapsed_ns / self._kernel.options.period_ns)
             if at_once > _CROWD:
                 self.crowds[region] = at_once
-        self._waits, self._looked_ns = waits, now_ns
+        self._waits, self._finished, self._looked_ns = waits, finished, now_ns
 
     def _add(self, region: int, weight: float) -> None:
         self.weights[region] = self.weights.get(region, 0.0) + weight

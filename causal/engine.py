@@ -491,11 +491,10 @@ class Engine:
         """Thread time off the CPU since loading: of waits that are over, and of those that go on so far."""
         return read_waits(self._kernel.bpf)
 
-    def region_waits(self) -> Counter[int]:
-        """Thread time (ns) of each region in waits that are over, as far as a virtual speedup shortens them."""
-        of_classes = self.wait_mode is WaitMode.BY_CLASS and self.options.attribution is Attribution.CALL_SITE
-        waits = finished_waits(self._kernel.bpf)
-        return by_region(waits, self.wait_mode, self.sites() if of_classes else None)
+    def region_waits(self, finished: bool = False) -> Counter[int]:
+        """The same as far as a virtual speedup of each region shortens it. `finished`: only of waits that are over."""
+        waits = finished_waits(self._kernel.bpf) if finished else self.waits()
+        return by_region(waits, self.wait_mode, self.sites())
 
     def pause_errors(self) -> list[int]:
         """Histogram of |debt| at the end of pauses; bucket i counts those below 2**(i+1) ns."""

@@ -46,7 +46,7 @@ class Kernel(Protocol):
     def poll(self) -> WindowReading | None: ...
     def stop(self) -> None: ...
     def region_samples(self) -> npt.NDArray[np.uint64]: ...
-    def region_waits(self) -> Mapping[int, int]: ...
+    def region_waits(self, finished: bool = False) -> Mapping[int, int]: ...
 
 
 @dataclass(frozen=True)
@@ -175,6 +175,7 @@ class Experiments:
             f"{self.table.region(region).name} was not tried: {at_once:.0f} threads wait there at once, and "
             "virtual time would nearly stand still"
             for region, at_once in self.activity.crowds.items()
+            if self.planner.only is None or region in self.planner.only
         )
 
     # --- windows -----------------------------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ class Planner:
         self._observe_only = observe_only  # nothing can be paused: no pairs, only looks
         self._levels = tuple(levels) if levels else LADDERS[0]
         self._fixed_levels = bool(levels)
-        self._only = only
+        self.only = only
         self.given = frozenset(given)  # have a speedup already
         self.options = options or PlanOptions()
         self._most_regions = 0
@@ -157,7 +157,7 @@ class Planner:
         The regions that run most are tried, as many as get enough pairs for a verdict; levels are the finest ladder
         that gives each level a few pairs. Levels and regions that the user gave stay.
         """
-        if self._only is None:
+        if self.only is None:
             self._most_regions = max(1, int(pairs / PAIRS_FOR_A_VERDICT))
         if self._fixed_levels:
             return
@@ -170,8 +170,8 @@ class Planner:
         """Regions worth trying -> their share of the in-scope samples."""
         total = sum(samples.values()) or 1
         shares = {region: count / total for region, count in samples.items() if count and region not in self.given}
-        if self._only is not None:
-            return {region: max(shares.get(region, 0.0), MIN_SHARE) for region in sorted(self._only - self.given)}
+        if self.only is not None:
+            return {region: max(shares.get(region, 0.0), MIN_SHARE) for region in sorted(self.only - self.given)}
         worth = [region for region, share in shares.items() if share >= MIN_SHARE]
         # Regions that were begun go on: a verdict half made is worth more than a new start. One that is settled has
         # taken less than its part of the time, and another takes its place.

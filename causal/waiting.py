@@ -68,9 +68,9 @@ def mode_of(unit: str) -> WaitMode:
 def by_region(waits: Waits, mode: WaitMode, sites: Mapping[int, tuple[int, int]] | None = None) -> Counter[int]:
     """The time that threads spent in waits which a virtual speedup of each region would shorten.
 
-    `sites`: with call sites of classes, region -> (class, region of the code that waited).
+    `sites`: with call sites, region -> (region, region of its caller), or (class, region of the code that waited).
     """
-    if sites is not None:
+    if sites and mode is WaitMode.BY_CLASS:
         return Counter({number: waits.get((place, WaitClass(kind)), 0) for number, (kind, place) in sites.items()})
     by_call = tuple(kind for kind in WaitClass if kind is not WaitClass.RUNQUEUE)
     by_class = tuple(kind for kind in WaitClass if kind is not WaitClass.LOCK)

@@ -64,7 +64,7 @@ class Kernel:
     def region_samples(self):
         return self.samples.copy()
 
-    def region_waits(self):
+    def region_waits(self, finished=False):
         return dict(self.waits)
 
     def _reading(self, plan):

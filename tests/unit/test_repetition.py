@@ -37,7 +37,7 @@ class Engine:
     def region_samples(self):
         return self.samples.copy()
 
-    def region_waits(self):
+    def region_waits(self, finished=False):
         return dict(self.waits)
 
     def end_open(self, point):

@@ -92,13 +92,13 @@ class FakeKernel:
     options = EngineOptions(period_ns=1_000_000)
 
     def __init__(self):
-        self.samples, self.waits = np.zeros(8, np.uint64), {}
+        self.samples, self.waits, self.endless = np.zeros(8, np.uint64), {}, {}
 
     def region_samples(self):
         return self.samples.copy()
 
-    def region_waits(self):
-        return dict(self.waits)
+    def region_waits(self, finished):
+        return dict(self.waits) if finished else dict(Counter(self.waits) + Counter(self.endless))
 
 
 def test_waiting_counts_like_running_but_as_one_thread():
@@ -111,6 +111,10 @@ def test_waiting_counts_like_running_but_as_one_thread():
     activity.update()
     assert activity.weights == pytest.approx({1: 400, 2: 400, 3: 800, 4: 1000})
     assert activity.crowds == {4: 30}
+    # A pool that waits without end has no weight, however many threads it has.
+    clock.now, kernel.endless = 3 * S, {5: 2 * S, 6: 9 * S}
+    activity.update()
+    assert not {5, 6} & activity.weights.keys() and activity.crowds == {4: 30, 6: 9}
 
 
 def recorded(path, spent_ns):
