@@ -494,7 +494,8 @@ class Engine:
     def region_waits(self, finished: bool = False) -> Counter[int]:
         """The same as far as a virtual speedup of each region shortens it. `finished`: only of waits that are over."""
         waits = finished_waits(self._kernel.bpf) if finished else self.waits()
-        return by_region(waits, self.wait_mode, self.sites())
+        sites = self.sites() if self.options.attribution is Attribution.CALL_SITE else None
+        return by_region(waits, self.wait_mode, sites)
 
     def pause_errors(self) -> list[int]:
         """Histogram of |debt| at the end of pauses; bucket i counts those below 2**(i+1) ns."""

@@ -70,7 +70,7 @@ def by_region(waits: Waits, mode: WaitMode, sites: Mapping[int, tuple[int, int]]
 
     `sites`: with call sites, region -> (region, region of its caller), or (class, region of the code that waited).
     """
-    if sites and mode is WaitMode.BY_CLASS:
+    if sites is not None and mode is WaitMode.BY_CLASS:
         return Counter({number: waits.get((place, WaitClass(kind)), 0) for number, (kind, place) in sites.items()})
     by_call = tuple(kind for kind in WaitClass if kind is not WaitClass.RUNQUEUE)
     by_class = tuple(kind for kind in WaitClass if kind is not WaitClass.LOCK)
