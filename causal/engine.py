@@ -487,15 +487,14 @@ class Engine:
             return {}
         return {number.value: (key.region, key.caller) for key, number in self._kernel.bpf["sites"].items()}
 
-    def waits(self) -> Waits:
-        """Thread time off the CPU since loading: of waits that are over, and of those that go on so far."""
-        return read_waits(self._kernel.bpf)
+    def waits(self, finished: bool = False) -> Waits:
+        """Thread time off the CPU since loading. `finished`: only of waits that are over, else also so far."""
+        return finished_waits(self._kernel.bpf) if finished else read_waits(self._kernel.bpf)
 
     def region_waits(self, finished: bool = False) -> Counter[int]:
-        """The same as far as a virtual speedup of each region shortens it. `finished`: only of waits that are over."""
-        waits = finished_waits(self._kernel.bpf) if finished else self.waits()
+        """The same in ns for each region, as far as a virtual speedup shortens it."""
         sites = self.sites() if self.options.attribution is Attribution.CALL_SITE else None
-        return by_region(waits, self.wait_mode, sites)
+        return by_region(self.waits(finished), self.wait_mode, sites)
 
     def pause_errors(self) -> list[int]:
         """Histogram of |debt| at the end of pauses; bucket i counts those below 2**(i+1) ns."""

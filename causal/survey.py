@@ -7,6 +7,7 @@ The second half counts where the samples really are, in scope or not, so that a 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -29,12 +30,16 @@ _REFRESH_S = 0.05
 
 @dataclass(frozen=True)
 class Share:
-    """A region, or a place that code is in, and its part of all samples. `in_scope`: an experiment would see it."""
+    """A region, or a place that code is in, and its part of all samples. `in_scope`: an experiment would see it.
+
+    `waits`: how many threads waited there on average.
+    """
 
     name: str
     function: str
     share: float
     in_scope: bool
+    waits: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ def _places(engine: Engine, subject: Subject, length_s: float, ended: Callable[[
     scope = Scope(subject.main.path, ("*",))
     found = _look(engine, table, scope, length_s, ended)[0]
     paths = {region.name: region.binary for region in table}
-    return [Share(s.name, "", s.share, subject.scope.includes(paths[s.name])) for s in found]
+    return [replace(s, function="", in_scope=subject.scope.includes(paths[s.name])) for s in found]
 
 
 class _Everywhere(Scope):
@@ -100,7 +105,7 @@ def _look(
     engine.write_ranges(table.ranges)
     target = Target(engine, table, scope)
     target.refresh()
-    before, counted = engine.region_samples(), engine.counters()
+    before, counted, waited = engine.region_samples(), engine.counters(), _waits(engine)
     engine.tick(True)
     began = time.monotonic()
     while time.monotonic() - began < length_s and not ended():
@@ -109,10 +114,22 @@ def _look(
     engine.tick(False)
     samples = engine.counters()["samples"] - counted["samples"]
     hits = engine.region_samples() - before
+    looked_ns = max(time.monotonic() - began, 1e-9) * 1e9
+    waits = {number: (ns - waited[number]) / looked_ns for number, ns in _waits(engine).items() if number <= len(table)}
     shares = []
-    for number in np.flatnonzero(hits[: len(table) + 1]).tolist():
+    for number in sorted({*np.flatnonzero(hits[: len(table) + 1]).tolist(), *waits}):
         region = table.region(number)
         counts = not isinstance(scope, _Everywhere) or scope.inner.counts(region)
-        shares.append(Share(region.name, region.function, float(hits[number]) / max(samples, 1), counts))
-    shares.sort(key=lambda share: -share.share)
+        share = float(hits[number]) / max(samples, 1)
+        shares.append(Share(region.name, region.function, share, counts, waits.get(number, 0.0)))
+    shares.sort(key=lambda share: (-share.share, -share.waits))
     return shares, samples, sum(share.share for share in shares)
+
+
+def _waits(engine: Engine) -> Counter[int]:
+    # By region, whatever for; those that go on may be of the regions of an earlier look.
+    found: Counter[int] = Counter()
+    for (place, _), spent_ns in engine.waits(finished=True).items():
+        if place:
+            found[place] += spent_ns
+    return found

@@ -15,6 +15,7 @@ _SHOWN = 40
 _PLACES = 12
 # Less than this is not worth a line.
 _NEGLIGIBLE = 0.001
+_NOTABLE_WAIT = 0.01
 
 
 def print_survey(found: Survey, console: Console | None = None) -> None:
@@ -23,9 +24,9 @@ def print_survey(found: Survey, console: Console | None = None) -> None:
     if not found.samples:
         console.print(Text("The program used no CPU time while it was looked at."))
         return
-    _print(console, found.unit, [share for share in found.regions if share.share >= _NEGLIGIBLE], _SHOWN)
+    _print(console, found.unit, [share for share in found.regions if _is_notable(share)], _SHOWN)
     console.print(Text(f"{found.in_scope:.0%} of {found.samples:,} samples are in scope."))
-    outside = [share for share in found.places if not share.in_scope and share.share >= _NEGLIGIBLE]
+    outside = [share for share in found.places if not share.in_scope and _is_notable(share)]
     if outside:
         console.print()
         _print(console, "out of scope", outside, _PLACES)
@@ -34,16 +35,25 @@ def print_survey(found: Survey, console: Console | None = None) -> None:
         console.print(Text(told))
 
 
+def _is_notable(share: Share) -> bool:
+    return share.share >= _NEGLIGIBLE or share.waits >= _NOTABLE_WAIT
+
+
 def _print(console: Console, title: str, shares: Sequence[Share], limit: int) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for header in (title, "function") if any(share.function for share in shares) else (title,):
+    titles = (title, "function") if any(share.function for share in shares) else (title,)
+    for header in titles:
         table.add_column(header, no_wrap=True)
     table.add_column("CPU", justify="right", no_wrap=True)
-    room = max((console.width - 12) // max(len(table.columns) - 1, 1), 8)
+    waits = any(share.waits >= _NOTABLE_WAIT for share in shares)
+    if waits:
+        table.add_column("waits", justify="right", no_wrap=True)
+    room = max((console.width - 12 - 8 * waits) // len(titles), 8)
     for share in shares[:limit]:
-        names = [share.name, share.function][: len(table.columns) - 1]
+        names = [share.name, share.function][: len(titles)]
         shown = [elide_middle(printable(name, console.encoding), room) for name in names]
-        table.add_row(*(Text(name) for name in shown), Text(f"{share.share:.1%}"))
+        numbers = [f"{share.share:.1%}", f"{share.waits:.0%}"][: 1 + waits]
+        table.add_row(*(Text(name) for name in shown), *(Text(number) for number in numbers))
     console.print(table)
     rest = shares[limit:]
     if rest:

@@ -229,6 +229,8 @@ def _card(rank: int, result: RegionResult, experiments: Sequence[Experiment], so
         facts.append(f"{_share(result.cpu_share)} of the CPU samples")
     if result.serial_share is not None:
         facts.append(f"{_share(result.serial_share)} of the serial path")
+    if result.off_cpu_share:
+        facts.append(f"{result.off_cpu_share:.2g} threads wait there")
     facts.append(f"{result.pairs} experiments")
     if result.p_value is not None:
         facts.append(f"p = {result.p_value:.2g}")
