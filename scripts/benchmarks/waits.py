@@ -165,7 +165,7 @@ def _messaging_s(watcher: Sequence[str], loops: int) -> float:
 
 def measure_storm(seconds: float, repetitions: int) -> None:
     """Both storms, alone and watched, in turn."""
-    loops = round(2000 * seconds)
+    loops = round(400 * seconds)
     with tempfile.TemporaryDirectory(prefix="bench-waits-") as place:
         record = ["perf", "record", "-q", "-e", "sched:sched_switch", "-a", "-o", f"{place}/perf.data"]
         ours = ["--duration", "1h", "-o", f"{place}/waits.causal"]
