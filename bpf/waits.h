@@ -151,7 +151,8 @@ static __always_inline u64 end_wait(struct thread *t, struct clock *c, struct ex
 	if (counted && counted == x->region) {
 		grant_waits(x, c, now);
 		if (is_idle(t, x)) {
-			__sync_fetch_and_add(&x->idle, -1ULL);
+			if (x->idle)
+				__sync_fetch_and_add(&x->idle, -1ULL);
 			counted = 0;
 		}
 	}
