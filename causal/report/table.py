@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -82,12 +82,12 @@ class TableReporter:
         """What is known without experiments."""
         for point, rate in analysis.rates.items():
             self._line(f"Progress point {self._name(point)}: {rate_text(rate)} visits/s", style="bold")
-        serial, totals = analysis.serial_shares, {place: sum(kinds.values()) for place, kinds in analysis.places.items()}
+        serial = analysis.serial_shares
+        totals = {place: sum(kinds.values()) for place, kinds in analysis.places.items()}
         waiting = [region for region, spent in totals.items() if region and spent >= _NOTABLE_WAIT]
         shown = list(dict.fromkeys([*list(analysis.shares)[:_SHARES], *waiting[:_SHARES]]))
-        shares = {region: analysis.shares.get(region) for region in shown}
-        columns = {"CPU": [_share(share) for share in shares.values()]}
-        if any(abs(serial.get(region, share or 0.0) - (share or 0.0)) >= _NOTABLE_SERIAL for region, share in shares.items()):
+        columns = {"CPU": [_share(analysis.shares.get(region)) for region in shown]}
+        if any(abs(serial.get(region, share) - share) >= _NOTABLE_SERIAL for region, share in analysis.shares.items()):
             columns["serial"] = [_share(serial.get(region)) for region in shown]
         if waiting:
             columns["waits"] = [_share(totals[region]) if region in waiting else "" for region in shown]
