@@ -4,13 +4,19 @@
 // Waiting for a core shorter than this is the cost of a switch, not a wait.
 #define QUEUE_NOISE_NS 30000
 
-// Rule 4: what B owes after its wait. It cannot be behind of what woke it.
+// Rule 4: what B owes after its wait. It cannot be behind of what woke it. Its own time stood still meanwhile, so when its
+// waker is late, because a pause took too long, B is as late: else what lies between the two would look too short.
 static __always_inline s64 debt_after_wake(struct thread *b, s64 waker_debt, struct clock *c, u64 now)
 {
-	s64 debt = debt_of(b, c);
+	s64 debt = debt_of(b, c), stood_still;
 
-	if (b->block_ns)
+	if (b->block_ns) {
+		stood_still = (s64)(now - b->block_ns - (c->granted - b->block_clock));
 		debt = after_wait((s64)(b->block_clock - b->local), now - b->block_ns, c->granted - b->block_clock);
+		if (waker_debt < 0 && debt <= 0 && stood_still > 0) {
+			debt = (s64)(b->block_clock - b->local) - stood_still;
+		}
+	}
 	return debt < waker_debt ? waker_debt : debt;
 }
 

@@ -16,7 +16,7 @@ from causal.errors import CausalError, UsageError
 from causal.experiment import Status
 from causal.interruption import Interruption
 from causal.mappings import read_maps
-from causal.points import Place, find_points, locate
+from causal.points import Found, Place, find_points, locate
 from causal.processes import (
     Process,
     descendants,
@@ -37,6 +37,7 @@ from causal.recording import (
     prepared,
 )
 from causal.selection import check_unit, find_regions
+from causal.source_points import points_in_source
 from causal.symbols.elf import Binary
 from causal.target import seen_from_here
 
@@ -108,7 +109,15 @@ def examine_members(options: AttachOptions, members: Members) -> Subject:
     points = find_points(
         options.points, options.latencies, options.accept_many, lambda spec: _locate(spec, binaries, libraries)
     )
+    if not (options.points or options.latencies):
+        points = _points_in_source(binaries, libraries)
     return Subject(binaries[0].path, binaries[0], None, scope, table, only, points)
+
+
+def _points_in_source(binaries: Sequence[Binary], libraries: dict[str, list[str]]) -> Found:
+    """Those of the first program that has any."""
+    found = (points_in_source(binary, libraries[binary.path]) for binary in binaries)
+    return next((each for each in found if each.places), Found())
 
 
 def library_paths(process: Process) -> list[str]:

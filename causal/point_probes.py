@@ -8,7 +8,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +70,16 @@ class PointProbes:
                 self._attach_uprobe(point, path, file_offset, semaphores[i] if semaphores else 0)
             return
         self._links.append(link)
+
+    @contextmanager
+    def on_trial(self, point: int, path: str, file_offset: int) -> Iterator[None]:
+        """One place as `attach_points` does it, for the length of the block."""
+        self.attach_points(point, path, [file_offset])
+        link = self._links.pop()
+        try:
+            yield
+        finally:
+            os.close(link)
 
     def _attach_uprobe(self, point: int, path: str, file_offset: int, semaphore: int) -> None:
         from bcc import BPF

@@ -7,8 +7,10 @@ loaded.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from causal.counting import Counted, InFlight, Macros, Source
 from causal.engine import Engine
 from causal.errors import CausalError, UsageError
 from causal.line_points import Stretch
+from causal.probe_costs import ProbeCost, cost_of, measure_probe_costs
 from causal.progress import PROBED, PointSpec, Probe, find_stretches, is_loaded, parse_spec, resolve
 from causal.symbols.elf import Binary
 from causal.symbols.libraries import library_matches
@@ -126,6 +129,11 @@ def marks_in(paths: Sequence[str]) -> frozenset[bytes]:
     return frozenset(found)
 
 
+def own_libraries(libraries: Sequence[str]) -> list[str]:
+    """The libraries of a program without the C library, which has every name."""
+    return [path for path in libraries if not os.path.basename(path).startswith(("libc.so", "ld-linux", "libdl"))]
+
+
 @dataclass
 class Points:
     """Attaches the points of a recording and keeps up with what turns up; `names` grows as it does."""
@@ -140,9 +148,16 @@ class Points:
     _seen: int = 0
     _pairs: int = 0
     _troubles: dict[str, None] = field(default_factory=dict)
+    _measured: dict[bool, int] = field(default_factory=dict)
+    _costs: dict[int, ProbeCost] = field(default_factory=dict)
 
     def attach(self) -> None:
-        """Put all that is known now into place. Raises CausalError where the kernel refuses."""
+        """Find out what uprobes cost, then put all that is known now into place. Raises CausalError where the kernel
+        refuses."""
+        kinds = {not probe.cheap for place in self.found.places for probe in place.probes}
+        if any(place.awaited for place in self.found.places):
+            kinds = {False, True}
+        self._measured = measure_probe_costs(self.engine, kinds)
         for number, place in enumerate(self.found.places):
             if place.awaited:
                 self._awaited[number] = place.spec
@@ -194,6 +209,22 @@ class Points:
                 totals[name] = int(counts[source.end]) if source.macros else visits[source.end]
         return totals
 
+    def costs(self) -> list[dict[str, Any]]:
+        """What a visit of each point (or a request of each latency) costs where it is counted by uprobes, for the
+        profile."""
+        numbers: dict[str, tuple[int, ...]] = {p.spec.name: (number,) for number, p in enumerate(self.found.points)}
+        first = len(self.found.points)
+        for latency in self.found.latencies:
+            numbers[latency.name], first = (first, first + 1), first + 2
+        found = []
+        for name, its in numbers.items():
+            known = [self._costs[number] for number in its if number in self._costs]
+            if known:
+                dearest = max(known, key=lambda cost: cost.ns)
+                ns = sum(cost.ns for cost in known)
+                found.append({"point": name, "ns": ns, "stepped": dearest.stepped, "instead": dearest.instead})
+        return found
+
     def messages(self) -> Iterator[str]:
         """What the user has to know about the points."""
         yield from self._troubles
@@ -214,6 +245,8 @@ class Points:
         self._sources.append(source)
 
     def _attach_probes(self, number: int, probes: Sequence[Probe]) -> None:
+        if cost := cost_of(probes, self._measured):
+            self._costs[number] = cost
         for path in dict.fromkeys(probe.path for probe in probes):
             own = [probe for probe in probes if probe.path == path]
             semaphores = [probe.semaphore for probe in own]

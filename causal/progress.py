@@ -178,16 +178,24 @@ def _check_event(spec: PointSpec) -> None:
 def _usdt(spec: PointSpec, main: Binary, libraries: Sequence[Binary | str]) -> list[Probe]:
     binaries = [main, *_readable(libraries)] if spec.library is None else _binaries(spec, main, libraries)
     provider, _, name = spec.what.partition(":")
-    points = [(binary, point) for binary in binaries for point in usdt_points(binary)]
-    found = [
-        _probe_at(binary, offset, spec.what, binary.file_offset(point.semaphore) or 0 if point.semaphore else 0)
-        for binary, point in points
+    found = resolve_usdt(binaries, provider, name)
+    if not found:
+        known = [(point.provider, point.name) for binary in binaries for point in usdt_points(binary)]
+        raise _no_such_usdt(spec, provider, known, main)
+    return found
+
+
+def resolve_usdt(binaries: Iterable[Binary], provider: str, name: str) -> list[Probe]:
+    """All places of a USDT point in these files, [] when there are none."""
+    return [
+        _probe_at(
+            binary, offset, f"{provider}:{name}", binary.file_offset(point.semaphore) or 0 if point.semaphore else 0
+        )
+        for binary in binaries
+        for point in usdt_points(binary)
         if point.provider == provider and name in (point.name, readable(point.name))
         if (offset := binary.file_offset(point.vaddr)) is not None
     ]
-    if not found:
-        raise _no_such_usdt(spec, provider, [(point.provider, point.name) for _, point in points], main)
-    return found
 
 
 def _no_such_usdt(spec: PointSpec, provider: str, known: Sequence[tuple[str, str]], main: Binary) -> CausalError:

@@ -30,7 +30,7 @@ from causal.experiment import Experiments, Status, Surroundings
 from causal.injection import Handlers, Table, missing
 from causal.interruption import Interruption
 from causal.planning import Planner, PlanOptions
-from causal.points import LOADS_MARK, MACRO_MARK, Found, Points, find_points, locate, marks_in
+from causal.points import LOADS_MARK, MACRO_MARK, Found, Points, find_points, locate, marks_in, own_libraries
 from causal.processes import Claims, look_up
 from causal.profile import End, Header, ProfileWriter, ProgressPoint
 from causal.project import ProjectScope
@@ -38,6 +38,7 @@ from causal.quota import stolen_ns, throttled_periods
 from causal.regions import RegionTable, Scope
 from causal.repetition import END_TO_END, Repetitions
 from causal.selection import check_unit, find_given, find_regions
+from causal.source_points import points_in_source
 from causal.symbols.elf import Binary
 from causal.symbols.executables import find_command, resolve_executable
 from causal.symbols.libraries import libraries_of
@@ -106,7 +107,7 @@ class Subject:
     table: RegionTable
     only: frozenset[int] | None
     points: Found
-    has_macros: bool = False  # the program counts by itself (coz.h, causal.h)
+    has_macros: bool = False  # the program counts by itself (coz.h, causal.h), and we can read it
 
     @property
     def unit(self) -> str:
@@ -149,17 +150,15 @@ def examine(options: RunOptions) -> Subject:
     libraries = libraries_of(main)
     # as the kernel names them in a process's mappings
     scope, table, only = find_regions(options, [main], map(os.path.realpath, libraries))
-    marks = marks_in((main.path, *_of_the_program(libraries)))
+    marks = marks_in((main.path, *own_libraries(libraries)))
     may_load = LOADS_MARK in marks
     points = find_points(
         options.points, options.latencies, options.accept_many, lambda spec: locate(spec, main, libraries, may_load)
     )
-    return Subject(program, main, owner, scope, table, only, points, MACRO_MARK in marks)
-
-
-def _of_the_program(libraries: Sequence[str]) -> list[str]:
-    """Its libraries without the C library, which has everything."""
-    return [path for path in libraries if not os.path.basename(path).startswith(("libc.so", "ld-linux", "libdl"))]
+    counts = MACRO_MARK in marks and can_preload(main)
+    if not (options.points or options.latencies or options.repeat or counts):
+        points = points_in_source(main, libraries)
+    return Subject(program, main, owner, scope, table, only, points, counts)
 
 
 def can_preload(main: Binary) -> bool:
@@ -378,6 +377,7 @@ class Recorder:
             "pairs": pairs,
             "unpaused": int(self.handlers is None or (bool(self.handlers.lacking) and not self.target.was_registered)),
             "visits": self.points.totals(),
+            "probe_costs": self.points.costs(),
             **{new: counters[old] for new, old in renamed.items()},
             **{name: counters[name] for name in kept},
             "pause_error_p99_ns": quantile_of_powers(self.engine.pause_errors(), 0.99),
@@ -477,7 +477,7 @@ class _Run:
         engine, subject = self.base.engine, self.base.subject
         preload = None
         pauses = self.base.handlers is not None
-        if (pauses or subject.has_macros) and can_preload(subject.main):
+        if subject.has_macros or (pauses and can_preload(subject.main)):
             lines = engine.options.max_answers if pauses else 0
             preload = Preload(
                 engine.answers_fd, lines, int(PAUSE_SIGNAL), engine.probes.macros_fd, engine.options.max_macros

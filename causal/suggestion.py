@@ -17,6 +17,7 @@ from causal.interruption import Interruption
 from causal.looking import joined, started
 from causal.processes import is_alive
 from causal.recording import RunOptions
+from causal.source_points import unread_counters
 from causal.symbols.demangle import demangle
 from causal.symbols.elf import Binary
 from causal.symbols.libraries import libraries_of
@@ -43,6 +44,7 @@ class Suggestion:
 
     points: dict[str, list[tuple[str, float]]]
     status: int | None
+    note: str = ""  # what else there is to know
 
     @property
     def best(self) -> str | None:
@@ -70,7 +72,8 @@ def suggest_for_process(options: AttachOptions, interruption: Interruption) -> S
         libraries = library_paths(members.roots[0])
         going = _Going(lambda: any(map(is_alive, members.roots)), interruption)
         rates = _rates(engine, subject.main, libraries, events, going)
-        return Suggestion(_rank_all(rates), None if any(map(is_alive, members.roots)) else 0)
+        status = None if any(map(is_alive, members.roots)) else 0
+        return Suggestion(_rank_all(rates), status, unread_counters(subject.main, libraries, runs_already=True))
 
 
 def suggest(options: RunOptions, interruption: Interruption) -> Suggestion:
@@ -78,8 +81,9 @@ def suggest(options: RunOptions, interruption: Interruption) -> Suggestion:
     events = _events()
     with started(options, len(events)) as (engine, subject, child):
         going = _Going(lambda: child.poll() is None, interruption)
-        rates = _rates(engine, subject.main, libraries_of(subject.main), events, going)
-        return Suggestion(_rank_all(rates), child.poll())
+        libraries = libraries_of(subject.main)
+        rates = _rates(engine, subject.main, libraries, events, going)
+        return Suggestion(_rank_all(rates), child.poll(), unread_counters(subject.main, libraries, runs_already=False))
 
 
 @dataclass(frozen=True)

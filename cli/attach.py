@@ -83,7 +83,7 @@ class AttachCommand:
 
                 print_survey(survey_processes(options, interruption))
                 return 0
-            if not options.points and not options.latencies:
+            if not (options.points or options.latencies) and not _has_points(options):
                 from causal.suggestion import suggest_for_process
 
                 announce_suggestions()
@@ -95,6 +95,13 @@ class AttachCommand:
                 args.quiet, lambda *callbacks: attach(options, interruption, *callbacks)
             )
         return 0 if outcome.reason in ("duration", "exit", "interrupt") else 128 + signal.SIGINT
+
+
+def _has_points(options: AttachOptions) -> bool:
+    """Whether the source of a program names points (causal.h) that can be counted in a process that runs already."""
+    from causal.attachment import examine_members, find_members
+
+    return bool(examine_members(options, find_members(options)).points.places)
 
 
 def _list_points(options: AttachOptions, pattern: str | None) -> int:

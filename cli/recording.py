@@ -207,6 +207,8 @@ def refuse_without_point(found: Suggestion, before: str, after: Sequence[str], i
         print(f"{_SUGGESTED[kind]} and their visits per second:", file=sys.stderr)
         for spec, rate in points:
             print(f"{rate:12,.1f}  -p {shlex.quote(spec)}", file=sys.stderr)
+    if found.note:
+        print(f"note: {found.note}", file=sys.stderr)
     point = shlex.quote(found.best) if found.best else "FUNCTION"
     raise UsageError(
         "no progress point given",

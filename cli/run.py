@@ -106,7 +106,8 @@ def _counts_itself(options: RunOptions) -> bool:
     """Whether the program has progress points in its source (coz.h, causal.h), so that none need be named."""
     from causal.recording import examine
 
-    return examine(options).has_macros
+    subject = examine(options)
+    return subject.has_macros or bool(subject.points.places)
 
 
 def _suggest(options: RunOptions, interruption: Interruption) -> int:

@@ -1,6 +1,7 @@
 """Compiles what the profiler brings into other processes: `libcausal-stub.so`, which `run` preloads, and
-`causal-inject`, which brings the same handler into a process that runs already; and the profiler's own reader of debug
-information, `libcausal-dwarf.so` in causal/symbols/native.
+`causal-inject`, which brings the same handler into a process that runs already; and for the profiler's own process the
+reader of debug information, `libcausal-dwarf.so` in causal/symbols/native, and `libcausal-probed.so`, by which it finds
+out what uprobes cost.
 
 Runs by itself whenever the package is built, also for an editable install (it is hatchling's custom build
 hook), and by hand after an edit: `python3 bpf/stub/build.py` compiles only when a source is newer.
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 HERE = Path(__file__).resolve().parent
 LIBRARY = HERE / "libcausal-stub.so"
 INJECTOR = HERE / "causal-inject"
+PROBED = HERE / "libcausal-probed.so"
 LIBRARY_SOURCES = ("stub.c",)
 HANDLER_SOURCES = ("handler.c",)
 INJECTOR_SOURCES = ("inject.c", "handover.c", "threads.c", "tracee_x86_64.c", "landing_x86_64.c")
@@ -68,7 +70,7 @@ def compiler() -> list[str]:
 
 def is_stale() -> bool:
     """Whether a product is missing or older than a source, a header or these flags."""
-    products = (LIBRARY, INJECTOR, READER)
+    products = (LIBRARY, INJECTOR, READER, PROBED)
     if not all(product.exists() for product in products):
         return True
     built = min(product.stat().st_mtime_ns for product in products)
@@ -100,6 +102,11 @@ def compile_reader() -> None:
     _produce(READER, READER_CFLAGS, sorted(READER_SOURCES.glob("*.c")), READER_LDFLAGS)
 
 
+def compile_probed() -> None:
+    """Compile what uprobes are tried on; raises BuildError with the compiler's words."""
+    _produce(PROBED, READER_CFLAGS, [HERE / "probed.c"], READER_LDFLAGS)
+
+
 def _produce(product: Path, cflags: Sequence[str], inputs: Sequence[Path], ldflags: Sequence[str]) -> None:
     # Written beside and renamed: whoever has the old one mapped keeps its own copy.
     fresh = product.with_name(f".{product.name.lstrip('.')}.{os.getpid()}.new")
@@ -125,6 +132,7 @@ def ensure_built() -> bool:
     compile_library()
     compile_injector()
     compile_reader()
+    compile_probed()
     return True
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from causal.analysis.pairs import visits_of
+from causal.analysis.probes import probe_messages
 from causal.analysis.results import Diagnosis, Overhead, RegionResult, Verdict
 from causal.analysis.stacks import cut_short, missing_information, read_stacks
 from causal.analysis.verdict import longer
@@ -188,6 +189,7 @@ def _messages(profile: Profile, windows: Sequence[Window], visits: dict[str, int
             messages.append(f"{point} is visited {mean:.1f} times a window only: a more frequent point decides faster")
     messages += _uneven_messages(windows, list(visits))
     messages += _loss_messages(profile, windows)
+    messages += probe_messages(profile, windows)
     return messages + ([] if profile.end is None else list(profile.end.messages))
 
 

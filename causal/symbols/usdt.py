@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from elftools.elf.elffile import ELFFile
 
@@ -29,18 +30,19 @@ class UsdtPoint:
     semaphore: int
 
 
-def usdt_points(binary: Binary) -> list[UsdtPoint]:
-    """The points in the order of the file, [] where there are none or their notes are damaged."""
+@lru_cache(maxsize=256)  # read once for all points that are looked for
+def usdt_points(binary: Binary) -> tuple[UsdtPoint, ...]:
+    """The points in the order of the file, none where there are none or their notes are damaged."""
     try:
         with open(binary.path, "rb") as file:
             elf = ELFFile(file)
             notes = elf.get_section_by_name(".note.stapsdt")
             base = elf.get_section_by_name(".stapsdt.base")
             if notes is None:
-                return []
-            return list(_points(notes.data(), 0 if base is None else int(base["sh_addr"])))
+                return ()
+            return tuple(_points(notes.data(), 0 if base is None else int(base["sh_addr"])))
     except Exception:  # pyelftools lets almost anything escape from damaged files
-        return []
+        return ()
 
 
 def readable(name: str) -> str:

@@ -21,7 +21,8 @@ class Case:
     name: a function, or with the unit `thread` a thread's label. `truth_options` are used instead of `options` where
     the truth would otherwise take too long to measure. `outside` is a program (with its arguments) that runs beside
     all the while and is not part of what is profiled. `options_at_full`: options with which the program really is as
-    with a speedup of 100 %, where that is no matter of amounts.
+    with a speedup of 100 %, where that is no matter of amounts. `latency`: begin and end of
+    requests, as the profiler is told; the question is then their mean latency, which the program prints as well.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Case:
     truth_options: tuple[str, ...] | None = None
     outside: tuple[str, ...] = ()
     options_at_full: tuple[str, ...] | None = None
+    latency: str | None = None
 
     def arguments(self, speedup: float = 0.0) -> list[str]:
         """The amounts with the region's work reduced by `speedup` (a fraction)."""
@@ -141,6 +143,16 @@ WAIT_CASES = (
     Case("sleep-class", "rest", "sleep", (2000, 4000), (1,), group="waits", unit="wait"),
 )
 
+# One thread begins a request, another one ends it. Three places are always full; of five at once each waits for those
+# before it, so that a faster server saves more than its part and a faster producer makes requests wait longer.
+_BATCH = ("--batch", "5")
+LATENCY_CASES = (
+    Case("latency-full", "queue", "serve", (3000, 500), (0,), group="latencies", latency="put,served"),
+    Case("latency-batch", "queue", "serve", (4000, 2000), (0,), _BATCH, "latencies", levels=(0.1, 0.25, 0.4, 0.5),
+         latency="put,served"),
+    Case("latency-producer", "queue", "produce", (4000, 2000), (1,), _BATCH, "latencies", latency="put,served"),
+)
+
 GRANULARITIES_MS = (0.5, 1, 2, 8, 25, 100)
 # Program, function, the amounts as parts of a round, which of them is reduced.
 _GRANULAR: tuple[tuple[str, str, tuple[float, float], int], ...] = (
@@ -173,6 +185,7 @@ ALL_CASES = (
     *PHASE_CASES,
     *THREAD_CASES,
     *WAIT_CASES,
+    *LATENCY_CASES,
     *_oversubscription_cases(),
     *sorted(_granularity_cases(), key=lambda case: float(case.group.split()[0])),
 )

@@ -65,7 +65,8 @@ def can_answer(case: Case) -> bool:
     """Whether the question is one for COZ: a function, in one process."""
     # What waits is no question either: it samples CPU time.
     several = case.program in _SEVERAL_PROCESSES or "--processes" in case.options
-    return case.unit == "function" and case.group != "waits" and not several
+    # Its latencies are looked at once per experiment only, and lines of COZ's macros would have to be in the program.
+    return case.unit == "function" and case.group != "waits" and not case.latency and not several
 
 
 def find_line(case: Case) -> int:

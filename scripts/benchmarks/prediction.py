@@ -13,7 +13,7 @@ from typing import Any
 
 from .cases import Case
 
-PROGRESS_POINT = "progress"
+PROGRESS_POINT, LATENCY = "progress", "latency"
 FINISH_S = 180
 WARM_UP_S = 0.5  # until the program has its threads and processes
 
@@ -24,7 +24,7 @@ class ProfilerFailed(Exception):
 
 @dataclass(frozen=True)
 class Predicted:
-    """A predicted reduction of the time per round with its interval; fractions. None: no number was shown."""
+    """A predicted reduction of the time per round, or of the latency, with its interval; fractions. None: no number."""
 
     gain: float | None
     low: float | None
@@ -51,10 +51,11 @@ def attach_command(profiler: Sequence[str], case: Case, duration_s: float, profi
 
 
 def _question(case: Case, duration_s: float, profile: Path) -> list[str]:
+    point = ["--latency", f"{LATENCY}={case.latency}"] if case.latency else ["-p", PROGRESS_POINT]
     levels = ",".join(str(round(100 * level)) for level in case.levels)
     return [
         "--quiet", "--unit", case.unit, "--duration", f"{duration_s:g}s", "--only", case.function,
-        "--speedups", levels, "-p", PROGRESS_POINT, "-o", str(profile),
+        "--speedups", levels, *point, "-o", str(profile),
     ]  # fmt: skip
 
 
@@ -103,8 +104,9 @@ def parse_report(text: str, case: Case) -> Prediction:
         report: dict[str, Any] = json.loads(text)
     except json.JSONDecodeError as error:
         raise ProfilerFailed(f"the report is not JSON: {error}") from error
+    point = LATENCY if case.latency else PROGRESS_POINT
     for region in report.get("regions", []):
-        if region["region"] == case.function and region["progress_point"] == PROGRESS_POINT:
+        if region["region"] == case.function and region["progress_point"] == point:
             return _read_region(region, case.levels)
     seen = ", ".join(str(region["region"]) for region in report.get("regions", [])) or "none"
     raise ProfilerFailed(f"no region {case.function} in the report (regions: {seen})")

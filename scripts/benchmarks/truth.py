@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from .cases import Case
 
 RESULT = re.compile(r"^rounds (\d+) seconds ([\d.]+) rate ([\d.]+)$", re.MULTILINE)
+LATENCY = re.compile(r"^latency ([\d.]+)$", re.MULTILINE)
 START_UP_S = 30
 CANNOT_RUN_HERE = 77
 
@@ -24,7 +25,7 @@ class Skipped(Exception):
 
 @dataclass(frozen=True)
 class Truth:
-    """`gain`: reduction of the time per round, as a fraction. `spread`: half the range of the repetitions."""
+    """`gain`: reduction of the time per round or latency, a fraction. `spread`: half the range of the repetitions."""
 
     gain: float
     spread: float
@@ -38,13 +39,24 @@ def parse_rate(output: str) -> float:
     return float(found[3])
 
 
+def parse_latency(output: str) -> float:
+    """Mean latency in seconds from a workload's last line; ValueError when there is none."""
+    found = LATENCY.search(output)
+    if found is None:
+        raise ValueError(f"no latency in the output: {output[-200:]!r}")
+    return max(float(found[1]), 1e-9)
+
+
 def measure_rate(case: Case, speedup: float, seconds: float) -> float:
-    """One unprofiled run; rounds per second. Raises Skipped."""
+    """One unprofiled run; rounds per second, or one over the mean latency: what is larger when it is better.
+
+    Raises Skipped.
+    """
     command = [*case.truth_command(speedup), "--seconds", str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + START_UP_S)
     if done.returncode == CANNOT_RUN_HERE:
         raise Skipped(done.stderr.strip())
-    return parse_rate(done.stdout)
+    return 1 / parse_latency(done.stdout) if case.latency else parse_rate(done.stdout)
 
 
 def measure_repetition(case: Case, seconds: float, rng: random.Random) -> dict[float, float]:

@@ -44,7 +44,7 @@ def test_all_kinds_count_exactly(record, programs):
     assert not [text for text in run.profile.end.messages if "never attached" in text]
 
 
-def test_latencies_of_a_full_queue(record, programs):
+def test_latencies_of_a_full_queue(record, workloads):
     options = [
         "-p",
         "served",
@@ -57,7 +57,7 @@ def test_latencies_of_a_full_queue(record, programs):
         "--duration",
         "3s",
     ]
-    run = record(programs / "queue", 3000, 500, options=options, point=None)
+    run = record(workloads / "queue", 3000, 500, options=options, point=None)
     results = {result.progress_point: result for result in run.analysis.regions}
     assert (results["wait"].kind, results["wait"].unit_of_point) == ("latency", "s")
     assert results["served"].kind == "throughput"

@@ -51,6 +51,7 @@ class Rules:
     """Variants of the rules. Times in ns."""
 
     keep_credit: bool = True  # rules 4 and 8: may a wait leave a negative debt, the overshoot of a pause?
+    credit_travels: bool = True  # rule 4: does what was woken by a thread with a credit have it too?
     frozen: bool = False  # rule 4: v stands still during a wait, even when G grows faster than time passes
     core_clock: CoreClock = CoreClock.OWES
     core_latest: bool = True  # a core's clock never goes back; else it is that of the last thread that left
@@ -160,7 +161,11 @@ def wake(thread: ThreadClock, waker_debt: int, clock: Clock, now: int, rules: Ru
     """Rule 4: what waited pays, and cannot be behind of what woke it."""
     left = debt(thread, clock)
     if thread.blocked:
-        left = after_wait(thread.blocked.granted - thread.local, thread.blocked, clock, now, rules)
+        owed = thread.blocked.granted - thread.local
+        left = after_wait(owed, thread.blocked, clock, now, rules)
+        if rules.credit_travels:
+            # Its time stood still: how far it may fall behind the world's is for its waker to say.
+            left = min(left, owed - max((now - thread.blocked.time) - (clock.granted - thread.blocked.granted), 0))
     left = max(left, waker_debt)
     if not rules.keep_credit:
         left = max(left, 0)
