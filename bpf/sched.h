@@ -4,19 +4,30 @@
 // Waiting for a core shorter than this is the cost of a switch, not a wait.
 #define QUEUE_NOISE_NS 30000
 
-// Rule 4: what B owes after its wait. It cannot be behind of what woke it. Its own time stood still meanwhile, so when its
-// waker is late, because a pause took too long, B is as late: else what lies between the two would look too short.
+// Rule 4: what B owes after its wait. It cannot be behind of what woke it.
 static __always_inline s64 debt_after_wake(struct thread *b, s64 waker_debt, struct clock *c, u64 now)
 {
-	s64 debt = debt_of(b, c), stood_still;
+	s64 debt = debt_of(b, c);
 
-	if (b->block_ns) {
-		stood_still = (s64)(now - b->block_ns - (c->granted - b->block_clock));
+	if (b->block_ns)
 		debt = after_wait((s64)(b->block_clock - b->local), now - b->block_ns, c->granted - b->block_clock);
-		if (waker_debt < 0 && debt <= 0 && stood_still > 0) {
-			debt = (s64)(b->block_clock - b->local) - stood_still;
-		}
-	}
+	return debt < waker_debt ? waker_debt : debt;
+}
+
+// The same where the waker has a credit, the overshoot of a pause: it is late, and so is what waited for it, whose own time
+// stood still meanwhile. Else what lies between the two would look too short.
+static __always_inline s64 share_credit(s64 debt, struct thread *b, s64 waker_debt, struct clock *c, u64 now)
+{
+	s64 stood_still, frozen;
+
+	if (waker_debt >= 0 || debt <= waker_debt || !b->block_ns)
+		return debt;
+	stood_still = (s64)(now - b->block_ns - (c->granted - b->block_clock));
+	if (stood_still <= 0)
+		return debt;
+	frozen = (s64)(b->block_clock - b->local) - stood_still;
+	if (frozen < debt)
+		debt = frozen;
 	return debt < waker_debt ? waker_debt : debt;
 }
 
@@ -132,7 +143,7 @@ RAW_TRACEPOINT_PROBE(sched_waking)
 	struct experiment *x = the_experiment();
 	struct core *core;
 	u64 now;
-	s64 debt;
+	s64 debt, waker_debt;
 
 	if (!b || !c || !x)
 		return 0;
@@ -156,7 +167,8 @@ RAW_TRACEPOINT_PROBE(sched_waking)
 			settle_cost(b, a->cost, now);
 			// What a thread of the target ends shrinks when that thread gets faster, and only then: nothing is
 			// granted for it.
-			debt = debt_after_wake(b, debt_to_hand_on(a, c), c, now);
+			waker_debt = debt_to_hand_on(a, c);
+			debt = share_credit(debt_after_wake(b, waker_debt, c, now), b, waker_debt, c, now);
 			b->local = c->granted - debt;
 		} else {
 			count_outside_waker(); // rule 5: no credit, it owes what G grew

@@ -163,7 +163,7 @@ def wake(thread: ThreadClock, waker_debt: int, clock: Clock, now: int, rules: Ru
     if thread.blocked:
         owed = thread.blocked.granted - thread.local
         left = after_wait(owed, thread.blocked, clock, now, rules)
-        if rules.credit_travels:
+        if rules.credit_travels and not rules.frozen:
             # Its time stood still: how far it may fall behind the world's is for its waker to say.
             left = min(left, owed - max((now - thread.blocked.time) - (clock.granted - thread.blocked.granted), 0))
     left = max(left, waker_debt)

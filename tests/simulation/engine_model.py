@@ -129,6 +129,10 @@ class EngineModel(Observer):
     def effective(self) -> int:
         return self.machine.now - (self.cost if self.arm is Arm.PLACEBO else self.clock.granted)
 
+    def virtual(self, thread: Thread) -> int:
+        late = self._costs.get(thread, 0) if self.arm is Arm.PLACEBO else thread.clock.local
+        return self.machine.now - late
+
     # --- samples -----------------------------------------------------------------------------------------------------
 
     def _start_ticks(self) -> None:

@@ -24,6 +24,7 @@ class Timeline:
     wall_ns: int
     granted_ns: int
     counts: Counter[str]
+    latency_ns: float = math.nan
 
     @property
     def interval_ns(self) -> float:
@@ -58,7 +59,7 @@ def really(program: Program, region: str | None, speedup: float, span: Span, see
     start = span.warmup_ns + span.settle_ns
     machine.run(lambda: machine.now >= start + span.length_ns)
     visits = [t - start for t in machine.visits.get(program.point, []) if t >= start]
-    return Timeline(visits, machine.now, 0, Counter())
+    return Timeline(visits, machine.now, 0, Counter(), _mean_latency(machine))
 
 
 def virtually(
@@ -82,7 +83,14 @@ def virtually(
     limit = machine.now + 20 * (span.settle_ns + span.length_ns)
     machine.run(lambda: engine.effective() >= start + span.length_ns or machine.now >= limit)
     visits = [t - start for t in machine.visits.get(program.point, []) if t >= start]
-    return Timeline(visits, machine.now, engine.clock.granted, engine.counts - before)
+    return Timeline(visits, machine.now, engine.clock.granted, engine.counts - before, _mean_latency(machine))
+
+
+def _mean_latency(machine: Machine) -> float:
+    """From the moments `begin` to `end`, of which the first belong to the first, in ns; requests keep their order."""
+    began, ended = machine.visits.get("begin", []), machine.visits.get("end", [])
+    count = min(len(began), len(ended))
+    return (sum(ended[:count]) - sum(began[:count])) / count if count else math.nan
 
 
 def true_gain(program: Program, region: str, speedup: float, span: Span) -> float:

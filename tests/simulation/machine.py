@@ -55,6 +55,10 @@ class Observer:
         """Time that counts for progress."""
         raise NotImplementedError
 
+    def virtual(self, thread: Thread) -> int:
+        """The thread's own time in the sped-up world."""
+        return self.effective()
+
 
 @dataclass(eq=False)
 class Thread:

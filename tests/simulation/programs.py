@@ -130,6 +130,17 @@ class Visit(_Instant):
         return True
 
 
+@dataclass
+class Moment(_Instant):
+    """A begin or an end of a request, by the thread's own time."""
+
+    point: str
+
+    def begin(self, machine: Machine, thread: Thread) -> bool:
+        machine.visits.setdefault(self.point, []).append(machine.observer.virtual(thread))
+        return True
+
+
 class _Call(_Instant):
     """An operation that enters the kernel."""
 

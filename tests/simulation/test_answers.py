@@ -134,6 +134,28 @@ def test_a_call_lasts_until_its_thread_runs_again(threads, cores, level):
         assert truth == pytest.approx(0, abs=2)
 
 
+@pytest.mark.parametrize("level", [0.25, 0.5])
+@pytest.mark.parametrize(
+    ("program", "region", "truths"),
+    [
+        (workloads.full_queue(), "serve", {0.25: 25, 0.5: 50}),
+        (workloads.batches(), "serve", {0.25: 37.5, 0.5: 75}),  # more than its part: it catches up with the producer
+        (workloads.batches(), "produce", {0.25: -12.5, 0.5: -25}),  # requests come sooner and wait longer
+    ],
+    ids=["full queue", "batches: serve", "batches: produce"],
+)
+def test_latencies(program, region, level, truths):
+    """Also where pauses take much too long, as beside other programs."""
+    base = really(program, region, 0.0, SPAN).latency_ns
+    truth = 100 * (1 - really(program, region, level, SPAN).latency_ns / base)
+    assert truth == pytest.approx(truths[level], abs=1)
+    for late_us in (60, 1500):
+        options = questions.replace(questions.MENDED, period_ns=300_000, oversleep_ns=(5_000, 1000 * late_us))
+        treated = virtually(program, region, level, SPAN, options).latency_ns
+        placebo = virtually(program, region, level, SPAN, options, Arm.PLACEBO, seed=2).latency_ns
+        assert 100 * (1 - treated / placebo) == pytest.approx(truth, abs=1.5)
+
+
 def test_an_idle_pool_gains_nothing():
     """Nothing depends on its waiting, however much of it there is."""
     truth, found = points(workloads.idle_pool(), "idle", 0.5)

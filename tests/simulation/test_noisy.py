@@ -45,6 +45,14 @@ def test_spinning_must_not_be_taken_for_work():
     assert statistics.fmean(errors(SPINS, taken_for_work)) > 2 * statistics.fmean(errors(SPINS, questions.MENDED))
 
 
+def test_pauses_that_take_too_long():
+    """Who waits for a thread whose pause took too long is as late as that thread, and owes no more than it."""
+    late = questions.replace(questions.MENDED, period_ns=500_000, oversleep_ns=(5_000, 1_500_000))
+    cases = [Case(workloads.lock(3, 4), "local"), Case(workloads.barrier(2.0, 0.9), "a")]
+    assert max(errors(cases, late)) <= 2
+    assert max(errors(cases, questions.with_rules(late, credit_travels=False))) > 4
+
+
 def test_a_sample_must_not_stand_for_a_pause():
     """Why a sample counts for less after a pause: with whole periods a region that runs twice at once is overrated."""
     whole = questions.replace(questions.MENDED, weight=questions.Weight.PERIOD)

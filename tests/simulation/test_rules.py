@@ -32,7 +32,10 @@ def test_in_dilation_nobody_is_exempt():
         (7, 30, 0, 5, 5),  # not behind of what woke it
         (7, 3, 3, 0, 7),  # G grew as fast as time passed: nothing was paid, nothing came on top
         (0, 3, 9, 0, 0),
-        (-2, 9, 3, -5, -2),  # a credit is kept, as far as the waker lets it
+        (-2, 9, 3, -5, -5),  # as late as its waker
+        (7, 30, 0, -5, -5),
+        (7, 9, 0, -5, -2),  # ... but no later than its own time, which stood still
+        (0, 3, 9, -5, 0),
         (-2, 9, 3, -1, -1),
         (-2, 9, 3, 0, 0),
     ],
@@ -45,6 +48,15 @@ def test_woken_by_the_target(owed, wait, growth, waker, left):
     rules_of.wake(thread, waker, clock, 1000 + wait, RULES)
     assert rules_of.debt(thread, clock) == left
     assert thread.blocked is None
+
+
+def test_a_credit_that_does_not_travel_is_kept_as_far_as_the_waker_lets_it():
+    clock = Clock(100)
+    thread = owing(-2, clock)
+    rules_of.block(thread, clock, now=1000)
+    clock.granted += 3
+    rules_of.wake(thread, -5, clock, 1009, Rules(credit_travels=False))
+    assert rules_of.debt(thread, clock) == -2
 
 
 def test_without_credit_a_wakeup_clears_the_overshoot_of_a_pause():

@@ -14,6 +14,7 @@ from tests.simulation.programs import (
     DeviceCall,
     Get,
     Lock,
+    Moment,
     Mutex,
     NextPeriod,
     Program,
@@ -62,6 +63,59 @@ def pipeline(fast: float = 4.8, slow: float = 6.0, capacity: int = 8) -> Program
         return [producer(), consumer()]
 
     return _program(f"pipeline {fast:.3g}/{slow:.3g}, queue {capacity}", 2, bodies)
+
+
+def full_queue(serve: float = 2.5, produce: float = 0.4, places: int = 3) -> Program:
+    """Requests wait for `places` others; they begin in one thread and end in another. Point: their end."""
+
+    def bodies() -> list[Body]:
+        queue, room = Queue(), Queue()
+        room.items.extend(range(places))
+
+        def producer() -> Body:
+            while True:
+                yield Work(ns(produce), "produce")
+                yield Get(room)
+                yield Moment("begin")
+                yield Put(queue)
+
+        def server() -> Body:
+            while True:
+                yield Get(queue)
+                yield Put(room)
+                yield Work(ns(serve), "serve")
+                yield Moment("end")
+
+        return [producer(), server()]
+
+    return _program(f"full queue {serve:.3g}, {places} places", 2, bodies)
+
+
+def batches(serve: float = 3.3, produce: float = 1.65, size: int = 5) -> Program:
+    """Each batch is put request by request and then waited for: a faster producer makes requests wait longer."""
+
+    def bodies() -> list[Body]:
+        queue, done = Queue(), Queue()
+
+        def producer() -> Body:
+            while True:
+                for _ in range(size):
+                    yield Work(ns(produce), "produce")
+                    yield Moment("begin")
+                    yield Put(queue)
+                yield Get(done)
+
+        def server() -> Body:
+            while True:
+                for _ in range(size):
+                    yield Get(queue)
+                    yield Work(ns(serve), "serve")
+                    yield Moment("end")
+                yield Put(done)
+
+        return [producer(), server()]
+
+    return _program(f"batches of {size}, {produce:.3g}/{serve:.3g}", 2, bodies)
 
 
 def backlog(fast: float, slow: float, items: int) -> Program:
