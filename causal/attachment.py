@@ -16,7 +16,7 @@ from causal.errors import CausalError, UsageError
 from causal.experiment import Status
 from causal.interruption import Interruption
 from causal.mappings import read_maps
-from causal.points import Found, Place, find_points, locate
+from causal.points import LOADS_MARK, Found, Place, find_points, locate, marks_in, own_libraries
 from causal.processes import (
     Process,
     descendants,
@@ -27,7 +27,7 @@ from causal.processes import (
     refuse_traced,
     root_of,
 )
-from causal.progress import PointSpec
+from causal.progress import PointSpec, is_loaded
 from causal.quota import throttled_periods
 from causal.recording import (
     Outcome,
@@ -106,9 +106,12 @@ def examine_members(options: AttachOptions, members: Members) -> Subject:
     binaries = [binary for binary, _ in mains.values()]
     libraries = {binary.path: library_paths(process) for binary, process in mains.values()}
     scope, table, only = find_regions(options, binaries, chain.from_iterable(libraries.values()))
+    looked_at = [path for main, its in libraries.items() for path in (main, *own_libraries(its))]
+    may_load = LOADS_MARK in marks_in(looked_at)
     points = find_points(
-        options.points, options.latencies, options.accept_many, lambda spec: _locate(spec, binaries, libraries)
-    )
+        options.points, options.latencies, options.accept_many,
+        lambda spec: _locate(spec, binaries, libraries, may_load),
+    )  # fmt: skip
     if not (options.points or options.latencies):
         points = _points_in_source(binaries, libraries)
     return Subject(binaries[0].path, binaries[0], None, scope, table, only, points)
@@ -127,9 +130,11 @@ def library_paths(process: Process) -> list[str]:
     return [path for path in dict.fromkeys(each.path for each in mapped) if path != process.executable]
 
 
-def _locate(spec: PointSpec, binaries: Sequence[Binary], libraries: dict[str, list[str]]) -> Place:
+def _locate(spec: PointSpec, binaries: Sequence[Binary], libraries: dict[str, list[str]], may_load: bool) -> Place:
     """The point in whichever of the programs has it; the first one's complaint when none has."""
     found: list[Place] = []
+    if may_load and not any(is_loaded(spec, binary, libraries[binary.path]) for binary in binaries):
+        return locate(spec, binaries[0], libraries[binaries[0].path], may_load)
     complaint: CausalError | None = None
     for binary in binaries:
         try:

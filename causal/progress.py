@@ -12,6 +12,7 @@ SPEC is one of these, optionally with a name of its own in front: `NAME=SPEC`.
     0x4011d6, 0x11d6@library            an address, as the file's symbols have it
     usdt:provider:name                  a point that the program's authors marked; @library where it is
     tracepoint:category:name            a kernel tracepoint, while a thread of the target is current
+    end-to-end                          whole runs: `run` knows it as --repeat, and nothing else does
     sampled:file.c:123                  a line by its CPU time, a visit for each 0.1 ms; nothing is probed
 """
 
@@ -84,6 +85,10 @@ def parse_spec(text: str) -> PointSpec:
     name, spec = (match["name"].strip(), match["spec"].strip()) if match else ("", text.strip())
     if not spec:
         raise UsageError("a progress point is empty", "write -p FUNCTION or -p FUNCTION@LIBRARY")
+    if spec == "end-to-end":
+        raise UsageError(
+            "end-to-end is whole runs of a command, with no other point beside it", "run --repeat N -- COMMAND"
+        )
     place, at, library = spec.rpartition("@")
     if not at:
         place = spec
@@ -162,7 +167,9 @@ def _functions(spec: PointSpec, binaries: Sequence[Binary], libraries: Sequence[
 
 
 def _functions_like(binary: Binary, pattern: str) -> list[int]:
-    names = ((bare_name(base_name(demangle(name))), row) for name, row in binary.functions.all_names())
+    # The rarely executed part of a function lies elsewhere under a name of its own, and is no function.
+    symbols = (each for each in binary.functions.all_names() if ".cold" not in each[0] and ".part." not in each[0])
+    names = ((bare_name(base_name(demangle(name))), row) for name, row in symbols)
     return sorted({row for name, row in names if fnmatchcase(name, pattern) and not binary.functions.ifunc[row]})
 
 
@@ -206,7 +213,7 @@ def _no_such_usdt(spec: PointSpec, provider: str, known: Sequence[tuple[str, str
     if provider not in providers:
         return CausalError(
             f"progress point {spec.text}: {where} have no USDT provider {provider}",
-            f"there are {', '.join(providers)}; `readelf -n {main.path}` shows all its points",
+            f"there are {', '.join(providers)}; `causal-bpf run --list-points {main.path} 'usdt:*'` lists all points",
         )
     names = sorted({readable(name) for its, name in known if its == provider})
     near = near_names(readable(spec.what.partition(":")[2]), names) or names[:5]
@@ -332,7 +339,10 @@ def _no_such_function(spec: PointSpec, binaries: Sequence[Binary], libraries: Se
     if not others and any(binary.is_stripped for binary in binaries):
         hints.append(f"{where} is stripped: only the functions it exports have names; use a build with symbols")
     elif not hints:
-        hints.append("an inlined function has no symbol; choose its caller, or build with -fno-inline-functions")
+        hints.append(
+            "an inlined function has no symbol; choose its caller, or build with -fno-inline-functions; "
+            f"`causal-bpf run --list-points {binaries[0].path}` lists what there is"
+        )
     return CausalError(f"progress point {spec.text}: no function {spec.what} in {where}", "; ".join(hints))
 
 

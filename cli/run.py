@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from causal.recording import Outcome, RunOptions
 
 
+# Enough for four levels in pairs, and five of each.
+_USUAL_RUNS = 40
+
+
 class RunCommand:
     """Records a profile of a command and prints it."""
 
@@ -91,10 +95,13 @@ class RunCommand:
 
 def _options(args: argparse.Namespace) -> RunOptions:
     from causal.recording import RunOptions
+    from causal.repetition import END_TO_END
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         raise UsageError("no command to run", "put it behind --: causal-bpf run -p FUNCTION -- ./program ARGS")
+    if args.progress == [END_TO_END] and not args.latency:
+        args.progress, args.repeat = [], args.repeat or _USUAL_RUNS
     if args.repeat and (args.progress or args.latency):
         raise UsageError("--repeat measures end to end and needs no -p", "give one of them")
     return RunOptions(

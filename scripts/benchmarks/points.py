@@ -1,10 +1,10 @@
 """What a visit of a progress point costs the program, kind by kind, and counters in the source beside COZ's macro.
 
-The same program visits one kind of point so and so many times, without a profiler and under `run --no-pauses` (samples and
-counts, but no experiments); what a loop without visits takes longer under the same profiler is taken off. For 5 million
-visits a second and thread the loop has work between its visits, and the same executable runs also under `coz run` at a
-speedup of 0, which samples but does not pause. Counts are compared with what the program did. All arms in turn, in random
-order, medians.
+The same program visits one kind of point so and so many times, without a profiler and under `run --no-pauses` (samples
+and counts, but no experiments); what a loop without visits takes longer under the same profiler is taken off. For 5
+million visits a second and thread the loop has work between its visits, and the same executable runs also under `coz
+run` at a speedup of 0, which samples but does not pause. Counts are compared with what the program did. All arms in
+turn, in random order, medians.
 """
 
 import argparse
@@ -47,9 +47,9 @@ class Kind:
 KINDS = (
     Kind("function, first instruction emulated (nop, push, endbr64)", 0, "visited", "visited", 400_000),
     Kind("function, first instruction stepped", 1, "stepped", "stepped", 100_000),
-    Kind("USDT", 2, "usdt:example:always", "usdt:example:always", 400_000),
-    Kind("USDT with a semaphore", 3, "usdt:example:switched", "usdt:example:switched", 400_000),
-    Kind("tracepoint (getppid)", 4, "tracepoint:syscalls:sys_exit_getppid", "tracepoint:syscalls:sys_exit_getppid", 400_000),
+    Kind("USDT", 2, "here=usdt:example:always", "here", 400_000),
+    Kind("USDT with a semaphore", 3, "here=usdt:example:switched", "here", 400_000),
+    Kind("tracepoint (getppid)", 4, "here=tracepoint:syscalls:sys_exit_getppid", "here", 400_000),
     Kind("counter, causal.h", 5, None, "counted", 20_000_000),
     Kind("counter, coz.h", 6, None, "as-coz", 20_000_000),
 )  # fmt: skip

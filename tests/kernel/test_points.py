@@ -1,10 +1,14 @@
 """Progress points of every kind: exact counts (primes) of all kinds in one run, and a latency with a known answer."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from causal.profile import read_profile
+from causal.source_points import points_in_source
 from causal.symbols.elf import Binary
+from tests.kernel.profiler import AHEAD_OF_OTHERS, target_of
 
 PROGRAMS = Path(__file__).parent / "programs"
 pytestmark = pytest.mark.filterwarnings("ignore:not a bytes object:DeprecationWarning")
@@ -44,6 +48,47 @@ def test_all_kinds_count_exactly(record, programs):
     assert not [text for text in run.profile.end.messages if "never attached" in text]
 
 
+PYTHON = Path("/usr/bin/python3.11")
+COLLECTS_AND_THROWS = """
+import ctypes, gc, os, sys, time
+thrower = ctypes.CDLL(sys.argv[1])
+time.sleep(0.7)  # libstdc++ is new, and the profiler looks for that a few times a second
+caught = thrower.throw_some(211)
+[gc.collect() for _ in range(307)]
+print(caught, sum(each["collections"] for each in gc.get_stats()), flush=True)
+os._exit(0)  # the end of Python collects once more
+"""
+
+
+@pytest.mark.skipif(not PYTHON.exists(), reason="needs the Python of Debian 12, which has USDT points")
+def test_usdt_points_of_others(record, programs):
+    """Python's have semaphores, those of libstdc++ have none, and that is loaded only later."""
+    options = ["-p", "gc=usdt:python:gc-start", "-p", "throw=usdt:libstdcxx:throw@libstdc++", "--no-pauses"]
+    run = record(PYTHON, "-c", COLLECTS_AND_THROWS, programs / "thrower.so", options=options, point=None)
+    caught, collections = map(int, run.finished.out.split())
+    assert caught == 211 and collections >= 307
+    assert run.losses["visits"] == {"gc": collections, "throw": caught}
+
+
+def test_a_process_that_runs_already(start_profiler, programs, tmp_path):
+    """Its counters are not connected, but each point of causal.h is a USDT point too; a library is loaded later."""
+    times, late, path = 1009, 499, tmp_path / "profile.jsonl"
+    words = [programs / "points", str(times), "--late", str(late), "--gate"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+        points = ["-p", "late=compressBound@libz", "-p", "work=usdt:causal_progress:in-process"]
+        points += ["--latency", "request=usdt:causal_begin:request,usdt:causal_end:request"]
+        options = ["--quiet", "--no-pauses", "-u", "function", *points, "-o", path]
+        profiler = start_profiler("attach", process.pid, *options)
+        target_of(path)
+        process.communicate(b"\n")
+    assert profiler.wait().code == 0
+    visits = read_profile(path).end.diagnosis["visits"]
+    assert visits == {"late": late, "work": times, "request": times}
+    found = points_in_source(Binary.load(programs / "points"), ())
+    assert [place.spec.name for place in found.points] == ["in-process"]
+    assert [pair.name for pair in found.latencies] == ["request"]
+
+
 def test_latencies_of_a_full_queue(record, workloads):
     options = [
         "-p",
@@ -53,11 +98,11 @@ def test_latencies_of_a_full_queue(record, workloads):
         "--only",
         "serve",
         "--speedups",
-        "25",
+        "50",
         "--duration",
         "3s",
     ]
-    run = record(workloads / "queue", 3000, 500, options=options, point=None)
+    run = record(workloads / "queue", 3000, 500, options=options, point=None, **AHEAD_OF_OTHERS)
     results = {result.progress_point: result for result in run.analysis.regions}
     assert (results["wait"].kind, results["wait"].unit_of_point) == ("latency", "s")
     assert results["served"].kind == "throughput"
@@ -72,6 +117,12 @@ def test_latencies_of_a_full_queue(record, workloads):
     assert both
     exact, looked_at = (sum(pair[i].in_flight_ns for pair in both) for i in (0, 1))
     assert looked_at == pytest.approx(exact, rel=0.05)
+    # A server that is twice as fast takes half as long; a smaller latency is a gain.
+    treated, placebo = (
+        [w.points[1] for w in run.profile.windows if w.arm == arm and w.void is None] for arm in ("treated", "placebo")
+    )
+    fast, slow = (sum(v.in_flight_ns for v in its) / sum(v.delta for v in its) for its in (treated, placebo))
+    assert 0.25 < 1 - fast / slow < 0.75
     # Three wait and one is served, or three wait and one is being put.
     time_ns = sum(w.effective_ns for w in run.profile.windows[1:] if len(w.points) == 3)
     assert 3 < exact / time_ns < 5

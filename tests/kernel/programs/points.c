@@ -57,7 +57,7 @@ static void count_as_coz_does(long times)
 		__atomic_add_fetch(counter, 1, __ATOMIC_RELAXED);
 }
 
-static long times = 101, late = 53, units = 300000;
+static long times = 101, late = 53, units = 300000, gate;
 
 int main(int argc, char **argv)
 {
@@ -65,6 +65,7 @@ int main(int argc, char **argv)
 		{ AMOUNT, "TIMES", &times, "visits" },
 		{ OPTION, "late", &late, "visits of the late library" },
 		{ OPTION, "units", &units, "units of work in the sampled line" },
+		{ FLAG, "gate", &gate, "begin when a byte comes in" },
 		{ 0 },
 	};
 	unsigned long (*bound)(unsigned long);
@@ -72,6 +73,8 @@ int main(int argc, char **argv)
 	pid_t child;
 
 	parse_arguments(argc, argv, parameters, "one visit of every kind");
+	if (gate)
+		getchar();
 	for (long i = 0; i < times; i++) {
 		CAUSAL_BEGIN("request");
 		visited();
