@@ -1,4 +1,4 @@
-"""What uprobes cost: the dearest place of a point counts, and a share of the program's time above the budget is said."""
+"""What uprobes cost: the dearest place of a point counts; a share of the program above the budget is said."""
 
 import pytest
 
