@@ -1,6 +1,7 @@
 """Progress points of every kind: exact counts (primes) of all kinds in one run, and a latency with a known answer."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from causal.source_points import points_in_source
 from causal.symbols.elf import Binary
 from tests.kernel.profiler import AHEAD_OF_OTHERS, target_of
 
+STRANGER = "import os, time\nwhile True: os.getppid(); time.sleep(0.001)"
 PROGRAMS = Path(__file__).parent / "programs"
 pytestmark = pytest.mark.filterwarnings("ignore:not a bytes object:DeprecationWarning")
 
@@ -37,7 +39,9 @@ def test_all_kinds_count_exactly(record, programs):
     }
     options = [word for name, (spec, _) in points.items() for word in ("-p", f"{name}={spec}")]
     options += ["--latency", "between=visited,tracepoint:syscalls:sys_exit_getppid", "--no-pauses"]
-    run = record(program, times, "--late", late, options=options, point=None)
+    with subprocess.Popen([sys.executable, "-c", STRANGER]) as stranger:  # whose system calls are not the target's
+        run = record(program, times, "--late", late, options=options, point=None)
+        stranger.kill()
     assert run.finished.code == 0, run.finished
     visits = run.losses["visits"]
     expected = {name: count for name, (_, count) in points.items() if count is not None}
