@@ -32,7 +32,7 @@ CXX = (
     C.replace("static inline int twice", "template <typename T> T twice").replace("int x) {", "T x) {")
     + """
 struct Thing { Thing() { CAUSAL_PROGRESS("made"); } } thing;
-auto lambda = [](int x) { CAUSAL_PROGRESS("lambda"); return x; };
+int made = [](int x) { CAUSAL_PROGRESS("lambda"); return x; }(1);
 """
 )
 COMPILERS = [
