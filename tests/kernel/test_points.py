@@ -45,7 +45,7 @@ def test_all_kinds_count_exactly(record, programs):
     assert run.finished.code == 0, run.finished
     visits = run.losses["visits"]
     expected = {name: count for name, (_, count) in points.items() if count is not None}
-    expected |= {"between": times, "in-process": times, "as-coz": 2 * times, "request": times}
+    expected |= {"between": times, "in-process": times, "as-coz": 2 * times, "request": times, "handed over": times}
     assert {name: visits.get(name) for name in expected} == expected
     # 300 ms of work and more: a visit for each 0.1 ms of it, as samples find it.
     assert visits["sampled"] > 500
@@ -90,7 +90,7 @@ def test_a_process_that_runs_already(start_profiler, programs, tmp_path):
     assert visits == {"late": late, "work": times, "request": times}
     found = points_in_source(Binary.load(programs / "points"), ())
     assert [place.spec.name for place in found.points] == ["in-process"]
-    assert [pair.name for pair in found.latencies] == ["request"]
+    assert [pair.name for pair in found.latencies] == ["request", "handed over"]
 
 
 def test_latencies_of_a_full_queue(record, workloads):

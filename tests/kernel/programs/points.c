@@ -90,8 +90,12 @@ int main(int argc, char **argv)
 		CAUSAL_END("request");
 		syscall(SYS_getppid);
 	}
+	for (long i = 0; i < times; i++)
+		CAUSAL_BEGIN("handed over");
 	child = fork();
 	if (!child) {
+		for (long i = 0; i < times; i++)
+			CAUSAL_END("handed over");
 		count_as_coz_does(times);
 		_exit(0);
 	}
