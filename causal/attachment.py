@@ -95,16 +95,7 @@ def _children(roots: Sequence[Process], options: AttachOptions) -> list[Process]
 def examine_members(options: AttachOptions, members: Members) -> Subject:
     """Check the unit, the regions and the points against what the processes execute. Raises CausalError."""
     check_unit(options.unit)
-    mains: dict[str, tuple[Binary, Process]] = {}
-    for process in members.all:
-        if process.executable not in mains:
-            try:
-                mains[process.executable] = (Binary.load(process.executable), process)
-            except CausalError:
-                if process in members.roots:
-                    raise
-    binaries = [binary for binary, _ in mains.values()]
-    libraries = {binary.path: library_paths(process) for binary, process in mains.values()}
+    binaries, libraries = programs_of(members)
     scope, table, only = find_regions(options, binaries, chain.from_iterable(libraries.values()))
     looked_at = [path for main, its in libraries.items() for path in (main, *own_libraries(its))]
     may_load = LOADS_MARK in marks_in(looked_at)
@@ -115,6 +106,23 @@ def examine_members(options: AttachOptions, members: Members) -> Subject:
     if not (options.points or options.latencies):
         points = _points_in_source(binaries, libraries)
     return Subject(binaries[0].path, binaries[0], None, scope, table, only, points)
+
+
+def programs_of(members: Members) -> tuple[list[Binary], dict[str, list[str]]]:
+    """The programs that the processes execute, and by their paths the libraries that they have loaded.
+
+    Raises CausalError when that of a process which was named cannot be read.
+    """
+    mains: dict[str, tuple[Binary, Process]] = {}
+    for process in members.all:
+        if process.executable not in mains:
+            try:
+                mains[process.executable] = (Binary.load(process.executable), process)
+            except CausalError:
+                if process in members.roots:
+                    raise
+    binaries = [binary for binary, _ in mains.values()]
+    return binaries, {binary.path: library_paths(process) for binary, process in mains.values()}
 
 
 def _points_in_source(binaries: Sequence[Binary], libraries: dict[str, list[str]]) -> Found:

@@ -99,9 +99,11 @@ class AttachCommand:
 
 def _has_points(options: AttachOptions) -> bool:
     """Whether the source of a program names points (causal.h) that can be counted in a process that runs already."""
-    from causal.attachment import examine_members, find_members
+    from causal.attachment import find_members, programs_of
+    from causal.source_points import points_in_source
 
-    return bool(examine_members(options, find_members(options)).points.places)
+    binaries, libraries = programs_of(find_members(options))
+    return any(points_in_source(binary, libraries[binary.path]).places for binary in binaries)
 
 
 def _list_points(options: AttachOptions, pattern: str | None) -> int:
