@@ -83,6 +83,8 @@ class Child:
             _become(program, command, preload, owner, gate_read, failure_write)
         os.close(gate_read)
         os.close(failure_write)
+        # What Python does after a fork (system calls by libc's functions) must not count as the program's.
+        os.read(failure_read, 1)
         return cls(pid, gate_write, failure_read, command)
 
     def release(self) -> None:
@@ -143,6 +145,7 @@ def _become(
 ) -> NoReturn:
     """In the child: wait for the gate, then execute; the reason goes through `failure` when that is not possible."""
     try:
+        os.write(failure, b"\n")  # at the gate
         if not os.read(gate, 1):
             os._exit(_NOT_EXECUTABLE)  # the profiler gave up before it began
         os.close(gate)
