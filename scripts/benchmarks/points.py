@@ -27,7 +27,6 @@ sys.path.insert(0, str(ROOT))
 
 from causal.profile import read_profile
 
-_NOTHING = 7
 _RATE_HZ = 5_000_000
 # Steps of work that take about as long as 5 million visits a second leave, found by trying.
 _TRIED_STEPS = 200
@@ -53,6 +52,8 @@ KINDS = (
     Kind("counter, causal.h", 5, None, "counted", 20_000_000),
     Kind("counter, coz.h", 6, None, "as-coz", 20_000_000),
 )  # fmt: skip
+# A loop without visits, under the profiler with a point that is never visited.
+EMPTY = Kind("nothing", 7, "visited", "visited", 100_000_000)
 
 
 @dataclass(frozen=True)
@@ -118,25 +119,21 @@ def counted(profile: Path, name: str) -> int:
 
 def measure_costs(program: Path, options: argparse.Namespace, rng: random.Random, directory: Path) -> list[Cost]:
     """Every kind, without and with the profiler, in each repetition."""
-    kinds = [kind for kind in KINDS if kind.number != 6 or options.with_coz]
+    kinds = [kind for kind in (*KINDS, EMPTY) if kind.number != 6 or options.with_coz]
     times: dict[tuple[str, str], list[float]] = {}
     exact = dict.fromkeys((kind.title for kind in kinds), True)
     profile = directory / "points.causal"
     for _ in range(options.repetitions):
         for kind in rng.sample(kinds, len(kinds)):
-            words, empty = (words_of(program, kind.visits, number) for number in (kind.number, _NOTHING))
-            for arm, wrapper, command in (
-                ("bare", [], words), ("empty", [], empty), ("profiled", ours(options, profile, kind.spec), words),
-                ("profiled empty", ours(options, profile, kind.spec or "visited"), empty),
-            ):  # fmt: skip
-                times.setdefault((kind.title, arm), []).append(run([*wrapper, *command]))
-                if arm == "profiled":
-                    exact[kind.title] &= counted(profile, kind.name) == kind.visits
+            words = words_of(program, kind.visits, kind.number)
+            times.setdefault((kind.title, "bare"), []).append(run(words))
+            times.setdefault((kind.title, "ours"), []).append(run([*ours(options, profile, kind.spec), *words]))
+            exact[kind.title] &= kind is EMPTY or counted(profile, kind.name) == kind.visits
+    middle = {arm: statistics.median(its) for arm, its in times.items()}
     costs = []
-    for kind in kinds:
-        middle = {arm: statistics.median(its) for (title, arm), its in times.items() if title == kind.title}
-        bare = middle["bare"] - middle["empty"]
-        more = middle["profiled"] - middle["profiled empty"] - bare
+    for kind in (each for each in kinds if each is not EMPTY):
+        bare = middle[kind.title, "bare"] - middle[EMPTY.title, "bare"]
+        more = middle[kind.title, "ours"] - middle[EMPTY.title, "ours"] - bare
         costs.append(Cost(kind.title, bare, more, exact[kind.title]))
     return costs
 
