@@ -95,6 +95,10 @@ def parse_report(process: Process, line: str) -> Injected:
     known = {
         "gone": (f"{who} ended while we attached", "attach to one that runs"),
         "denied": (f"{who} may not be traced: {detail}", "run as root, or end its debugger if it has one"),
+        "closed": (
+            f"{who} belongs to another user, and its memory may not be opened ({detail})",
+            "run as root, or with CAP_DAC_OVERRIDE too",
+        ),
         "stuck": (f"{who} sits in an uninterruptible system call", f"try again when it runs, {NO_PAUSES}"),
         "taken": (f"{who} is being prepared by another causal-bpf, or one has just died in it", "try again in 3 s"),
         "unfit": (f"{who}: {detail}", "only 64-bit programs can be paused"),

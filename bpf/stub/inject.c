@@ -204,8 +204,8 @@ int main(int count, char **words)
 		fail("gone", "no such process any more");
 	snprintf(path, sizeof(path), "/proc/%d/mem", x.thread.pid);
 	x.thread.memory = open(path, O_RDWR | O_CLOEXEC);
-	if (x.thread.memory < 0)
-		fail("denied", "%s", strerror(errno));
+	if (x.thread.memory < 0) // a file of the target's user: CAP_SYS_PTRACE alone does not open it
+		fail(errno == EACCES ? "closed" : "denied", "%s", strerror(errno));
 	hold_some_thread(&x);
 	began = now_us();
 	if (x.how == OK) {

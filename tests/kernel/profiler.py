@@ -154,10 +154,10 @@ def target_of(path):
     return wait_until(pid, f"the header of {path}")
 
 
-def wait_for_experiment(path, count=1):
+def wait_for_experiment(path, count=1, patience_s=PATIENCE_S):
     """Until so many treated windows are in the profile: the target is being paused."""
 
     def treated():
         return sum(record.get("arm") == "treated" for record in records(path)) >= count
 
-    wait_until(treated, f"experiments in {path}")
+    wait_until(treated, f"experiments in {path}", patience_s)

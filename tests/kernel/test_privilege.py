@@ -47,13 +47,14 @@ def of_that_user(directories):
 
 
 def test_three_capabilities_are_enough(start_profiler, workloads, as_user, place):
-    """A process of another user, at that: root's."""
     program, path = shutil.copy(workloads / "barrier", place), place / "profile.jsonl"
-    target = subprocess.Popen([program, "3000", "2000"], stdout=subprocess.DEVNULL)
+    target = subprocess.Popen(
+        [program, "3000", "2000"], stdout=subprocess.DEVNULL, user=NOBODY, group=NOBODY, extra_groups=[]
+    )
     try:
         words = ("attach", target.pid, "-q", "-p", "progress", "-u", "function", "--only", "work_a")
         profiler = start_profiler(*words, "--speedups", "100", "-o", path, wrapper=as_user)
-        wait_for_experiment(path)
+        wait_for_experiment(path, patience_s=40)
         profiler.send(signal.SIGINT)
         finished = profiler.wait()
         assert (finished.code, finished.out, finished.err) == (0, "", "")

@@ -24,6 +24,7 @@ def test_a_good_report():
     [
         ("error gone no such process", "gone", "ended while"),
         ("error denied Operation not permitted", "denied", "not permitted"),
+        ("error closed Permission denied", "closed", "another user"),
         ("error stuck it did not stop", "stuck", "uninterruptible"),
         ("error busy choosing a signal: x", "busy", "SIGWINCH"),
         ("error refused mmap: Cannot allocate memory", "refused", "Cannot allocate"),
