@@ -1,7 +1,7 @@
 """Functions of just-in-time compiled code: the map that a runtime writes for perf, `/tmp/perf-PID.map`.
 
-One line per function, `START SIZE NAME` with hexadecimal numbers. The file grows as functions are compiled; where code
-is overwritten, later lines hold. Node writes it with `--perf-basic-prof`, Python from 3.12 with `-X perf`, Java through
+One line per function, `START SIZE NAME` with hexadecimal numbers; where code is overwritten, later lines hold. Node
+writes it with `--perf-basic-prof` and Python from 3.12 with `-X perf`, as they compile; Java all of it anew for each of
 jcmd's `Compiler.perfmap`.
 """
 
@@ -11,11 +11,12 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 # V8 says with a mark how far it has optimised a function: `JS:*f`. For a reader it is one function.
 _TIER = re.compile(r"(JS|LazyCompile|Function|Script|Eval):[*~^+]")
 _LONGEST_NAME = 500
+_TAIL = 256
 _MOST_BYTES = 256 << 20
 _MOST_FUNCTIONS = 1 << 19
 _MOST_AT_ONCE = 16 << 20
@@ -42,6 +43,8 @@ class PerfMap:
         self._identity: tuple[int, int] | None = None
         self._offset = 0
         self._rest = b""
+        self._tail = b""  # the end of what was read
+        self._changed_ns = 0
 
     @property
     def path(self) -> str:
@@ -63,14 +66,16 @@ class PerfMap:
                 return self._forget()
             identity = status.st_dev, status.st_ino
             changed = False
-            if identity != self._identity or status.st_size < self._offset:
+            if identity != self._identity or self._rewritten(file, status):
                 changed = self._forget()
                 self._identity = identity
+            self._changed_ns = status.st_mtime_ns
             if status.st_size == self._offset:
                 return changed
             file.seek(self._offset)
             text = file.read(min(_MOST_AT_ONCE, max(_MOST_BYTES - self._offset, 0)))
         self._offset += len(text)
+        self._tail = (self._tail + text)[-_TAIL:]
         *lines, self._rest = (self._rest + text).split(b"\n")
         self._rest = self._rest[: _LONGEST_NAME + 64]  # whatever has no ends of lines is no map
         before = len(self.functions)
@@ -78,9 +83,16 @@ class PerfMap:
         del self.functions[_MOST_FUNCTIONS:]
         return changed or len(self.functions) > before
 
+    def _rewritten(self, file: BinaryIO, status: os.stat_result) -> bool:
+        """Whether what was read is there no more: jcmd writes the whole map anew each time."""
+        if status.st_size <= self._offset:
+            return status.st_size < self._offset or status.st_mtime_ns != self._changed_ns
+        file.seek(self._offset - len(self._tail))
+        return file.read(len(self._tail)) != self._tail
+
     def _forget(self) -> bool:
         had_any = bool(self.functions)
-        self.functions, self._identity, self._offset, self._rest = [], None, 0, b""
+        self.functions, self._identity, self._offset, self._rest, self._tail = [], None, 0, b"", b""
         return had_any
 
     def _distrust(self, status: os.stat_result) -> str:

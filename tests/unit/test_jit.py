@@ -64,6 +64,20 @@ def test_names_are_made_harmless():
     assert parse_line(b"10 20 a\x1b[31m\xff").name == "a?[31m\ufffd"
 
 
+@pytest.mark.parametrize("size", [-1, 0, 1])
+def test_a_map_that_is_written_anew(proc, written, size):
+    """As jcmd does: whether it becomes shorter, longer or neither, what it said before does not hold."""
+    found = PerfMap(PID, str(proc))
+    path = written("1000 20 f\n2000 10 g\n")
+    assert found.read_on()
+    written("3000 20 f\n4000 10 g" + {-1: "\n", 0: "\n", 1: "\n5000 10 h\n"}[size], "w")
+    if size < 0:
+        written("3000 20 f\n", "w")
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1_000_000_000))
+    assert found.read_on() and not found.read_on()
+    assert found.functions[0] == JitFunction(0x3000, 0x3020, "f") and len(found.functions) == 2 + size
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
