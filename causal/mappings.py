@@ -16,6 +16,8 @@ _LINE = re.compile(
     r"(?P<dev>[0-9a-f]+:[0-9a-f]+) (?P<inode>\d+)(?: +(?P<path>.*))?$"
 )
 _DELETED = " (deleted)"
+# Where the kernel puts the probed instructions that it steps through, a page for the whole process.
+PROBED = "[uprobes]"
 # Memory that looks like a file; just-in-time compilers put code there. /dev/zero and SYSV are shared memory.
 _MEMORY_FILES = ("/memfd:", "/dev/zero", "/SYSV", "//anon", "/dev/ashmem")
 

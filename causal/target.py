@@ -19,7 +19,7 @@ from causal.engine import MAPPING, Engine
 from causal.errors import CausalError
 from causal.injection import Handlers
 from causal.jit import JitCode
-from causal.mappings import Mapping, read_maps
+from causal.mappings import PROBED, Mapping, read_maps
 from causal.processes import Claims, executable_of, look_up, root_of
 from causal.range_pages import RangePages
 from causal.regions import RegionTable, Scope
@@ -214,7 +214,7 @@ class Target:
     def _add_regions(self, layout: Iterable[Mapping]) -> None:
         before = len(self._table.ranges)
         for path in {mapping.path for mapping in layout}:
-            if path in self._table.slices or not self._scope.includes(path):
+            if path == PROBED or path in self._table.slices or not self._scope.includes(path):
                 continue
             if self._table.unit == "module":
                 self._table.add_module(path)

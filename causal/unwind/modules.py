@@ -15,12 +15,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from causal.mappings import Mapping, open_path
+from causal.mappings import PROBED, Mapping, open_path
 from causal.unwind.image import Image, NoImage
-from causal.unwind.rules import PAGE_BITS
-from causal.unwind.store import Module, load_file, load_vdso
+from causal.unwind.rules import PAGE_BITS, ROW_DTYPE, Kind, pack
+from causal.unwind.store import load_file, load_vdso
 
 NO_MODULE = 0
+# Probed instructions are the first ones of functions, where the return address is on top of the stack; those that move
+# it (push) are mostly emulated and not stepped through. The first page of a table is nobody's.
+_PROBED_PC = 1 << 12
+_PROBED_ROWS = np.array(
+    [(0, Kind.NOTHING), (_PROBED_PC, pack(Kind.STACK_POINTER, 8)), (2 * _PROBED_PC, Kind.NOTHING)], ROW_DTYPE
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,10 @@ class Modules:
 
     def find(self, pid: int, mapping: Mapping) -> tuple[int, int]:
         """(number of the module, table's address of the mapping's first byte); (0, 0) when nothing is known of it."""
+        if mapping.path == PROBED:
+            if PROBED not in self._numbers:
+                self._numbers[PROBED] = self._place(_PROBED_ROWS, PROBED)
+            return self._numbers[PROBED], _PROBED_PC
         if mapping.kind == "anonymous":
             self.lacking[mapping.path] = "code that is made at run time"
             return NO_MODULE, 0
@@ -87,11 +97,10 @@ class Modules:
             self.lacking[mapping.path] = getattr(error, "strerror", None) or str(error)
             return _Known(NO_MODULE, None)
         if module.key not in self._numbers:
-            self._numbers[module.key] = self._place(module, mapping.path)
+            self._numbers[module.key] = self._place(module.rows, mapping.path)
         return _Known(self._numbers[module.key], module.image)
 
-    def _place(self, module: Module, path: str) -> int:
-        rows = module.rows
+    def _place(self, rows: NDArray[np.void], path: str) -> int:
         if len(rows) < 2:
             self.lacking[path] = "it has no call-frame information"
             return NO_MODULE

@@ -299,6 +299,18 @@ def test_a_module_is_there_once_and_what_does_not_fit_is_named(tmp_path):
     assert "full" in full.lacking[PROGRAM] and full.used == (0, 0)
 
 
+def test_where_the_kernel_steps_through_probed_instructions(tmp_path):
+    """At the entry of a function, that is: the return address is on top of the stack."""
+    probed = Mapping(2**47 - 8192, 2**47 - 4096, 0, "[uprobes]", 0, "0:0", "anonymous", False)
+    kernel = memory()
+    modules = Modules(kernel, tmp_path)
+    assert modules.is_known(probed)
+    number, pc = modules.find(1, probed)
+    assert modules.find(2, probed) == (number, pc) and modules.used[0] == 1 and not modules.lacking
+    assert {search(kernel, number, pc + at) for at in (0, 7, 128, 4095)} == {pack(Kind.STACK_POINTER, 8)}
+    assert search(kernel, number, pc - 1) == search(kernel, number, pc + 4096) == NOTHING
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.integers(0, 400), st.integers(0, 255), min_size=1, max_size=6))
 def test_wherever_headers_say_code_is_its_address_fits_the_row(changes):
