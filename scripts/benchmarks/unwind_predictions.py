@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.cases import ALL_CASES, ROOT, WORKLOADS, Case
 from benchmarks.prediction import predict
 
-DURATION_S = 35
+DURATION_S = 30
 ROUNDS = 2
 BUILDS = {"with": "-fno-omit-frame-pointer", "without": "-fomit-frame-pointer"}
 FLAGS = ("-std=gnu11", "-O2", "-g", "-fno-inline-functions", "-pthread", "-w")
