@@ -25,15 +25,20 @@ from causal.windows import EngineOptions
 MACRO = np.dtype([("count", "<u8"), ("backoff", "<u8"), ("state", "<u4"), ("kind", "<u4"), ("name", "S232")])
 
 
+# What the kernel says of an instruction that it cannot probe, such as one with a lock prefix; 524 is its own ENOTSUPP.
+_REFUSALS = (errno.ENOEXEC, errno.EOPNOTSUPP, errno.EILSEQ, 524)
+
+
 @dataclass
 class CallCounter:
     """Attached probes that count; `close` detaches them."""
 
-    _link: int
+    _links: list[int]
     counts: Callable[[], list[int]]
 
     def close(self) -> None:
-        os.close(self._link)
+        while self._links:
+            os.close(self._links.pop())
 
 
 class PointProbes:
@@ -149,7 +154,9 @@ class PointProbes:
     def start_counting_calls(
         self, path: str, file_offsets: Sequence[int], semaphores: Sequence[int] | None = None
     ) -> CallCounter:
-        """Count how often the target executes the instructions at these offsets of one file, until closed.
+        """Count how often the target executes the instructions at these offsets of one file, until closed; those that
+        the kernel cannot probe count nothing.
+
         `semaphores` as for `attach_points`.
 
         Raises OSError where the kernel has no uprobe_multi links (they came with 6.6, kernel commit 89ae89f53d20).
@@ -161,8 +168,23 @@ class PointProbes:
             program = bpf.load_func("on_call", BPF.KPROBE, attach_type=kernel_calls.TRACE_UPROBE_MULTI)
         counts = bpf["calls"]
         counts.clear()
-        link = kernel_calls.link_uprobes(program.fd, path, file_offsets, semaphores=semaphores)
-        return CallCounter(link, lambda: [int(counts[i].value) for i in range(len(file_offsets))])
+        links: list[int] = []
+
+        def attach(first: int, end: int) -> None:
+            """One link for all; halves of them where a place that the kernel refuses spoils the whole."""
+            switches = None if semaphores is None else semaphores[first:end]
+            places, cookies = file_offsets[first:end], range(first, end)
+            try:
+                links.append(kernel_calls.link_uprobes(program.fd, path, places, cookies, semaphores=switches))
+            except OSError as error:
+                if error.errno not in _REFUSALS:
+                    raise
+                if end - first > 1:
+                    attach(first, (first + end) // 2)
+                    attach((first + end) // 2, end)
+
+        attach(0, len(file_offsets))
+        return CallCounter(links, lambda: [int(counts[i].value) for i in range(len(file_offsets))])
 
     def visits(self, points: int) -> list[int]:
         """Visits of the first `points` progress points since loading."""
