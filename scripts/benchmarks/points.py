@@ -209,6 +209,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="scripts/bench points", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("--part", choices=("costs", "pace"), help="only the kinds, or only the two threads")
     parser.add_argument("--repetitions", type=int, default=5, help="repetitions of all arms (default 5)")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a run of two threads (default 3)")
     parser.add_argument("--seed", type=int, default=1, help="order of the runs (default 1)")
@@ -229,8 +230,8 @@ def main(arguments: list[str]) -> int:
         directory = Path(name)
         program = build(directory)
         try:
-            paces = measure_pace(program, options, rng, directory)
-            costs = measure_costs(program, options, rng, directory)
+            paces = [] if options.part == "costs" else measure_pace(program, options, rng, directory)
+            costs = [] if options.part == "pace" else measure_costs(program, options, rng, directory)
         except (Failed, subprocess.TimeoutExpired) as error:
             print(f"error: {error}", file=sys.stderr)
             return 1

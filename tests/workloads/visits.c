@@ -9,7 +9,7 @@
 
 enum kind { FUNCTION, STEPPED, USDT_POINT, SWITCHED, EVENT, CAUSAL, COZ, NOTHING, KINDS };
 
-static long visits = 1000000, threads = 1, steps, kind;
+static long visits = 1000000, threads = 1, work_steps, kind;
 static pthread_barrier_t together;
 
 // A function whose first instruction the kernel cannot emulate.
@@ -34,7 +34,7 @@ __attribute__((section(".probes"), used, visibility("hidden"))) volatile unsigne
 // A loop of its own for each kind, so that nothing is looked at between visits but what the visit itself looks at.
 #define LOOP(visit)                                      \
 	for (long i = 0; i < visits; i++) {              \
-		CHAIN(x, steps)                          \
+		CHAIN(x, work_steps)                        \
 		__asm__ volatile("" ::: "memory");       \
 		visit;                                   \
 	}                                                \
@@ -67,7 +67,7 @@ int main(int argc, char **argv)
 	const struct parameter parameters[] = {
 		{ AMOUNT, "VISITS", &visits, "visits by each thread" },
 		{ OPTION, "threads", &threads, "threads that visit" },
-		{ OPTION, "steps", &steps, "steps of work before a visit" },
+		{ OPTION, "steps", &work_steps, "steps of work before a visit" },
 		{ OPTION, "kind", &kind, "0 function, 1 stepped, 2 USDT, 3 with a semaphore, 4 system call, 5 causal.h, 6 coz.h, 7 none" },
 		{ 0 },
 	};
