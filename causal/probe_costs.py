@@ -16,7 +16,7 @@ from causal.errors import CausalError
 from causal.loading import BPF_DIRECTORY
 from causal.progress import Probe
 from causal.symbols.elf import Binary
-from causal.tracefs import available_events
+from causal.tracefs import events_if_readable
 
 LIBRARY = BPF_DIRECTORY / "stub" / "libcausal-probed.so"
 _VISITS = {False: 400, True: 100}  # a few ms together
@@ -83,4 +83,4 @@ def cost_of(probes: Iterable[Probe], measured: dict[bool, int]) -> ProbeCost | N
 def _tracepoint_for(probe: Probe) -> str:
     event = f"syscalls:sys_exit_{probe.symbol.strip('_')}"
     is_libc = os.path.basename(probe.path).startswith("libc.so")
-    return f"tracepoint:{event}" if is_libc and event in available_events() else ""
+    return f"tracepoint:{event}" if is_libc and event in events_if_readable() else ""

@@ -22,7 +22,7 @@ from causal.symbols.demangle import demangle
 from causal.symbols.elf import Binary
 from causal.symbols.libraries import libraries_of
 from causal.symbols.usdt import readable, usdt_points
-from causal.tracefs import available_events
+from causal.tracefs import events_if_readable
 
 _LOOK_S = 10.0
 _ROUNDS = 10
@@ -96,10 +96,7 @@ class _Going:
 
 
 def _events() -> list[str]:
-    try:
-        known = available_events()
-    except CausalError:
-        return []  # this user may not see them; there are functions still
+    known = events_if_readable()
     return [event for call in _SYSTEM_CALLS if (event := f"syscalls:sys_exit_{call}") in known]
 
 

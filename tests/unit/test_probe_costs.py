@@ -21,7 +21,7 @@ def test_the_dearest_place_counts():
 
 
 def test_a_wrapper_of_a_system_call_has_a_tracepoint(monkeypatch):
-    monkeypatch.setattr("causal.probe_costs.available_events", lambda: frozenset({"syscalls:sys_exit_write"}))
+    monkeypatch.setattr("causal.probe_costs.events_if_readable", lambda: frozenset({"syscalls:sys_exit_write"}))
     libc = "/lib/x86_64-linux-gnu/libc.so.6"
     assert cost_of([probe(False, libc, "__write")], MEASURED).instead == "tracepoint:syscalls:sys_exit_write"
     assert cost_of([probe(False, libc, "malloc")], MEASURED).instead == ""
