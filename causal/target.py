@@ -29,6 +29,9 @@ from causal.unwind.modules import Modules
 
 # For so long at once are tables built: more than enough for all that is mapped, unless it is thousands of modules.
 _BUILDING_S = 0.5
+# In a window it must not disturb: a library of common size takes a few milliseconds, one with so much code is put off.
+_BUILDING_IN_WINDOW_S = 0.02
+_LARGE = 16 << 20
 # Mappings that are many, or change all the time, are looked at for at most a tenth of the time.
 _LOOKING_SHARE = 9
 _FULL = "the table of mappings"
@@ -68,7 +71,7 @@ class Target:
     def refresh(self, building: bool = True) -> None:
         """Read the mappings of processes that are new, executed another program, or hit addresses unknown to us.
 
-        `building`: unwind tables may be built, which keeps a core busy for a while. Else they wait for the next call.
+        `building`: any unwind tables may be built, which can keep a core busy for a while. Else large ones wait.
         """
         counters = self._engine.counters()
         unmapped = counters["unmapped"] + counters["frames_unmapped"]
@@ -100,8 +103,7 @@ class Target:
                     self._handlers.attend(tgid, version)
         if spent_s:
             self._look_again_s = self._clock() + _LOOKING_SHARE * spent_s
-        if building:
-            self._build_unwind_tables()
+        self._build_unwind_tables(building)
         if self._table.unit == "thread":
             self._label_threads()
         for number, (region, caller) in self._engine.sites().items():
@@ -185,17 +187,17 @@ class Target:
         self._versions.pop(tgid, None)
         self._layouts.pop(tgid, None)
 
-    def _build_unwind_tables(self) -> None:
+    def _build_unwind_tables(self, building: bool) -> None:
         """Tables of all that is mapped, for a while: where stacks have led, then the largest; the next call goes on."""
         if not self._table.has_code and self._table.unit != "module":
             return  # nobody looks at stacks
         if self.modules is None:
             self.modules = Modules(self._engine.unwind_memory())
-        until_s = self._clock() + _BUILDING_S
+        until_s = self._clock() + (_BUILDING_S if building else _BUILDING_IN_WINDOW_S)
         for space in self._spaces:
-            self._build_for(space, until_s)
+            self._build_for(space, until_s, np.inf if building else _LARGE)
 
-    def _build_for(self, space: Space, until_s: float) -> None:
+    def _build_for(self, space: Space, until_s: float, largest: float) -> None:
         modules, built = self.modules, 0
         assert modules is not None
         rows = self._engine.mappings(space.first, len(space.layout))
@@ -204,12 +206,14 @@ class Target:
         for index in wanted[np.lexsort((-sizes, -rows["guessed"][wanted].astype(np.int64)))].tolist():
             mapping = space.layout[index]
             if not modules.is_known(mapping):
+                if mapping.end - mapping.start > largest:
+                    continue
                 if built and self._clock() >= until_s:
                     return
                 built += 1
             number, rows["pc"][index] = modules.find(next(iter(space.users)), mapping)
             rows["module"][index] = number  # last: from here on the kernel uses both
-        space.complete = True
+        space.complete = space.complete or largest == np.inf
 
     def _add_regions(self, layout: Iterable[Mapping]) -> None:
         before = len(self._table.ranges)

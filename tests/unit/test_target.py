@@ -275,8 +275,9 @@ def test_mappings_know_their_tables(engine, small_layout):
 
 
 def test_tables_that_take_too_long_are_built_one_by_one(engine, monkeypatch, small_layout):
-    """Those first to which stacks have led, and none in a window."""
+    """Those first to which stacks have led, and no large ones in a window."""
     monkeypatch.setattr("causal.target._BUILDING_S", 0)
+    monkeypatch.setattr("causal.target._LARGE", 0)
     target = target_of(engine)
     target.refresh(building=False)
     rows = engine.mappings(engine.spaces[engine.of[os.getpid()]][0], len(small_layout))
