@@ -66,23 +66,23 @@ class _Look:
 
 
 def suggest_for_process(options: AttachOptions, interruption: Interruption) -> Suggestion:
-    """Look at processes that run already for ten seconds."""
+    """Look at processes that run already for ten seconds, or a shorter `options.duration_s`."""
     events = _events()
     with joined(options, len(events)) as (engine, subject, members):
         libraries = library_paths(members.roots[0])
         going = _Going(lambda: any(map(is_alive, members.roots)), interruption)
-        rates = _rates(engine, subject.main, libraries, events, going)
+        rates = _rates(engine, subject.main, libraries, events, going, _length_s(options))
         status = None if any(map(is_alive, members.roots)) else 0
         return Suggestion(_rank_all(rates), status, unread_counters(subject.main, libraries, runs_already=True))
 
 
 def suggest(options: RunOptions, interruption: Interruption) -> Suggestion:
-    """Start the command, look at it for ten seconds, end it."""
+    """Start the command, look at it for ten seconds or a shorter `options.duration_s`, end it."""
     events = _events()
     with started(options, len(events)) as (engine, subject, child):
         going = _Going(lambda: child.poll() is None, interruption)
         libraries = libraries_of(subject.main)
-        rates = _rates(engine, subject.main, libraries, events, going)
+        rates = _rates(engine, subject.main, libraries, events, going, _length_s(options))
         return Suggestion(_rank_all(rates), child.poll(), unread_counters(subject.main, libraries, runs_already=False))
 
 
@@ -100,7 +100,13 @@ def _events() -> list[str]:
     return [event for call in _SYSTEM_CALLS if (event := f"syscalls:sys_exit_{call}") in known]
 
 
-def _rates(engine: Engine, main: Binary, libraries: Sequence[str], events: Sequence[str], going: _Going) -> Rates:
+def _length_s(options: AttachOptions | RunOptions) -> float:
+    return min(options.duration_s or _LOOK_S, _LOOK_S)
+
+
+def _rates(
+    engine: Engine, main: Binary, libraries: Sequence[str], events: Sequence[str], going: _Going, length_s: float
+) -> Rates:
     rates: Rates = {FUNCTION: {}, USDT: {}, SYSTEM_CALL: {}}
     for number, event in enumerate(events):
         engine.probes.attach_event(number, *event.split(":"))
@@ -109,7 +115,7 @@ def _rates(engine: Engine, main: Binary, libraries: Sequence[str], events: Seque
     for look in looks:
         if not going:
             break
-        for spec, rate in _count(engine, look, _LOOK_S / len(looks), going).items():
+        for spec, rate in _count(engine, look, length_s / len(looks), going).items():
             rates[look.kind][spec] = rates[look.kind].get(spec, 0.0) + rate
     elapsed = max(time.monotonic() - began, 1e-3)
     for event, first, last in zip(events, before, engine.probes.visits(len(events)), strict=True):

@@ -196,7 +196,7 @@ def _print_result(path: Path) -> None:
 def announce_suggestions() -> None:
     """Say why it takes a while, where somebody is watching."""
     if sys.stderr.isatty():
-        print("no progress point given: looking at the program for ten seconds ...", file=sys.stderr)
+        print("no progress point given: looking at the program for up to ten seconds ...", file=sys.stderr)
 
 
 def refuse_without_point(found: Suggestion, before: str, after: Sequence[str], if_ended: str) -> int:

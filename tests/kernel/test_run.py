@@ -186,7 +186,7 @@ def test_an_existing_profile_is_not_overwritten(causal_bpf, tmp_path):
 
 
 def test_a_progress_point_is_suggested(causal_bpf, programs, tmp_path):
-    finished = causal_bpf("run", "--", programs / "counted", tmp_path / "rounds")
+    finished = causal_bpf("run", "--duration", "4s", "--", programs / "counted", tmp_path / "rounds")
     *listed, error, hint = finished.err.splitlines()
     assert finished.code == 2
     assert error.startswith("error: no progress point given")

@@ -60,9 +60,9 @@ def test_the_signal_belongs_to_the_target(record, workloads, how):
 
 
 def test_a_disposition_that_never_rests(record, programs):
-    recording = record(programs / "dispositions", 1500, options=FULL)
+    recording = record(programs / "dispositions", 2500, options=FULL)
     assert recording.finished.code == 0
-    assert recording.finished.out == "rounds 1500\n"
+    assert recording.finished.out == "rounds 2500\n"
     assert recording.losses["unregistered"] > 0  # it was met without our handler
     assert_paused(recording)
 

@@ -10,7 +10,7 @@ def shares(recording):
 
 def test_a_function_from_one_of_its_callers(record, workloads):
     """The truth is 50 % for one call site, nothing for the other, and 100 % for the function as a whole."""
-    options = ["--duration", "11s", "--speedups", "100", "--callers", "--only", "work_a from on_the_way"]
+    options = ["--duration", "9s", "--speedups", "100", "--callers", "--only", "work_a from on_the_way"]
     recording = record(workloads / "sites", 8000, 4000, options=options, **AHEAD_OF_OTHERS)
     assert recording.finished.code == 0, recording.finished
     assert 0.3 < recording.gain("work_a from on_the_way") < 0.7
@@ -31,5 +31,5 @@ def test_a_caller_includes_what_it_calls(record, workloads):
 
 
 def test_only_code_has_callers(record, workloads):
-    recording = record(workloads / "sites", options=["-u", "wait", "--callers"])
+    recording = record(workloads / "sites", options=["-u", "thread", "--callers"])
     recording.finished.assert_error(2, "--callers is about code", "--unit line")
