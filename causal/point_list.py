@@ -6,16 +6,16 @@ Nothing is run and no rights are needed; how often each of them is visited is fo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePath
 
 import numpy as np
 
-from causal.errors import CausalError
-from causal.symbols.demangle import bare_name, base_name, demangle
+from causal.symbols.demangle import bare_name, base_name, demangle, is_piece
 from causal.symbols.elf import Binary
+from causal.symbols.libraries import readable_binaries
 from causal.symbols.lines import SourceLines
 from causal.symbols.usdt import readable, usdt_points
 
@@ -36,7 +36,7 @@ def list_points(main: Binary, libraries: Sequence[str], pattern: str | None = No
     `queue.c:12`, `src/*.c:*`. Raises CausalError when a file is damaged.
     """
     yield from _functions(main, pattern)
-    for binary in (main, *_loaded(libraries)):
+    for binary in (main, *readable_binaries(libraries)):
         yield from usdt_candidates(binary, pattern)
     if pattern and ("." in pattern or ":" in pattern):
         yield from _lines(main, pattern)
@@ -60,7 +60,7 @@ def _functions(main: Binary, pattern: str | None) -> Iterator[Candidate]:
     functions, suffix = main.functions, name_library(main)
     rows: dict[str, set[int]] = {}
     for symbol, row in functions.all_names():
-        if functions.ifunc[row] or ".cold" in symbol or ".part." in symbol:
+        if functions.ifunc[row] or is_piece(symbol):
             continue
         name = bare_name(base_name(demangle(symbol)))
         if pattern is None or _matches(name, pattern):
@@ -95,11 +95,3 @@ def _short_names(files: Sequence[str]) -> list[str]:
 
 def _matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) if any(mark in pattern for mark in "*?[") else pattern in name
-
-
-def _loaded(libraries: Iterable[str]) -> Iterator[Binary]:
-    for path in libraries:
-        try:
-            yield Binary.load(path)
-        except CausalError:  # one that cannot be read has no points for us either
-            continue

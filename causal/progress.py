@@ -27,9 +27,9 @@ from fnmatch import fnmatchcase
 
 from causal.errors import CausalError, UsageError
 from causal.line_points import Stretch, find_line
-from causal.symbols.demangle import bare_name, base_name, demangle
+from causal.symbols.demangle import bare_name, base_name, demangle, is_piece
 from causal.symbols.elf import Binary
-from causal.symbols.libraries import library_matches
+from causal.symbols.libraries import library_matches, readable_binaries
 from causal.symbols.nearest import near_names
 from causal.symbols.usdt import readable, usdt_points
 from causal.tracefs import available_events
@@ -68,7 +68,8 @@ class Probe:
     """Where a probe goes: byte `file_offset` of `path` (at `vaddr` before relocation); `symbol` says what is there.
 
     `semaphore`: file offset of the counter that switches a USDT point on, 0 for none.
-    `cheap`: the kernel can emulate the first instruction (0.5 us a visit); otherwise it must single-step it (17 us).
+    `cheap`: the kernel can emulate the first instruction; otherwise it must single-step it, which takes many times as
+    long (causal/probe_costs.py measures both).
     """
 
     path: str
@@ -167,8 +168,7 @@ def _functions(spec: PointSpec, binaries: Sequence[Binary], libraries: Sequence[
 
 
 def _functions_like(binary: Binary, pattern: str) -> list[int]:
-    # The rarely executed part of a function lies elsewhere under a name of its own, and is no function.
-    symbols = (each for each in binary.functions.all_names() if ".cold" not in each[0] and ".part." not in each[0])
+    symbols = (each for each in binary.functions.all_names() if not is_piece(each[0]))
     names = ((bare_name(base_name(demangle(name))), row) for name, row in symbols)
     return sorted({row for name, row in names if fnmatchcase(name, pattern) and not binary.functions.ifunc[row]})
 
@@ -183,7 +183,7 @@ def _check_event(spec: PointSpec) -> None:
 
 
 def _usdt(spec: PointSpec, main: Binary, libraries: Sequence[Binary | str]) -> list[Probe]:
-    binaries = [main, *_readable(libraries)] if spec.library is None else _binaries(spec, main, libraries)
+    binaries = [main, *readable_binaries(libraries)] if spec.library is None else _binaries(spec, main, libraries)
     provider, _, name = spec.what.partition(":")
     found = resolve_usdt(binaries, provider, name)
     if not found:
@@ -268,7 +268,7 @@ def _means(symbol: str, wanted: str, word: str) -> bool:
         return True
     if symbol.startswith(("_Z", "_R")):
         readable = demangle(symbol)
-        if word not in readable or ".cold" in symbol or ".part." in symbol:
+        if word not in readable or is_piece(symbol):
             return False
         base = base_name(readable)
         return wanted in (readable, base, bare_name(base))
@@ -330,7 +330,7 @@ def _no_such_library(spec: PointSpec, main: Binary, libraries: Sequence[Binary |
 
 def _no_such_function(spec: PointSpec, binaries: Sequence[Binary], libraries: Sequence[Binary | str]) -> CausalError:
     where = ", ".join(binary.name for binary in binaries)
-    elsewhere = _readable(libraries) if spec.library is None else ()
+    elsewhere = readable_binaries(libraries) if spec.library is None else ()
     others = [binary.name for binary in elsewhere if find_function(binary, spec.what)]
     hints = [f"{name} has it: -p {spec.what}@{name}" for name in others[:1]]
     near = near_names(spec.what, (name for binary in binaries for name in _typed_names(binary)))
@@ -360,14 +360,6 @@ def _indirect(spec: PointSpec, binary: Binary, row: int) -> CausalError:
         "a probe would count how often an implementation is chosen, which is once",
         hint,
     )
-
-
-def _readable(libraries: Iterable[Binary | str]) -> Iterator[Binary]:
-    for library in libraries:
-        try:
-            yield Binary.load(library) if isinstance(library, str) else library
-        except CausalError:
-            continue
 
 
 def _typed_names(binary: Binary) -> Iterator[str]:

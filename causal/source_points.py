@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from causal.errors import CausalError
 from causal.points import MACRO_MARK, Found, Latency, Place, marks_in, own_libraries
 from causal.progress import PointSpec, resolve_usdt
 from causal.symbols.elf import Binary
+from causal.symbols.libraries import readable_binaries
 from causal.symbols.usdt import usdt_points
 
 _PROGRESS, _BEGIN, _END = "causal_progress", "causal_begin", "causal_end"
@@ -19,7 +19,7 @@ _PROGRESS, _BEGIN, _END = "causal_progress", "causal_begin", "causal_end"
 
 def points_in_source(main: Binary, libraries: Sequence[str]) -> Found:
     """What CAUSAL_PROGRESS, CAUSAL_BEGIN and CAUSAL_END name in a program and its libraries; empty when nothing."""
-    binaries = [main, *_readable(libraries)]
+    binaries = [main, *readable_binaries(libraries)]
     names: dict[str, dict[str, None]] = {_PROGRESS: {}, _BEGIN: {}, _END: {}}
     for binary in binaries:
         for point in usdt_points(binary):
@@ -53,13 +53,3 @@ def unread_counters(main: Binary, libraries: Sequence[str], runs_already: bool) 
             "them; those of causal.h can be read here too"
         )
     return f"the counters of coz.h in {main.name} cannot be read, as nothing can be preloaded into it (is it static?)"
-
-
-def _readable(libraries: Sequence[str]) -> list[Binary]:
-    found = []
-    for path in libraries:
-        try:
-            found.append(Binary.load(path))
-        except CausalError:
-            continue
-    return found

@@ -44,6 +44,11 @@ def demangle(name: str) -> str:
     return readable or name
 
 
+def is_piece(symbol: str) -> bool:
+    """Whether a symbol is a part of a function that the compiler put elsewhere (rarely executed code), no function."""
+    return ".cold" in symbol or ".part." in symbol
+
+
 def _rust_legacy(name: str) -> str | None:
     match = _RUST_LEGACY.match(name)
     if match is None:

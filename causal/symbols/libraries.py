@@ -9,7 +9,7 @@ import fnmatch
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from causal.errors import CausalError
@@ -60,6 +60,15 @@ def libraries_of(binary: Binary, environ: Mapping[str, str] = os.environ) -> lis
                 # DT_RPATH also serves the libraries' own needs, DT_RUNPATH does not (ld.so(8)).
                 queue.append((library, rpath))
     return list(dict.fromkeys(found.values()))
+
+
+def readable_binaries(libraries: Iterable[Binary | str]) -> Iterator[Binary]:
+    """Those of these files, loaded or as paths, that can be read; the others have nothing that we could use."""
+    for library in libraries:
+        try:
+            yield Binary.load(library) if isinstance(library, str) else library
+        except CausalError:
+            continue
 
 
 def _directories(search_list: str | None, user: Binary) -> list[str]:
