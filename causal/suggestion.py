@@ -18,9 +18,9 @@ from causal.looking import joined, started
 from causal.processes import is_alive
 from causal.recording import RunOptions
 from causal.source_points import unread_counters
-from causal.symbols.demangle import demangle
+from causal.symbols.demangle import demangle, is_piece
 from causal.symbols.elf import Binary
-from causal.symbols.libraries import libraries_of
+from causal.symbols.libraries import libraries_of, readable_binaries
 from causal.symbols.usdt import readable, usdt_points
 from causal.tracefs import events_if_readable
 
@@ -55,7 +55,7 @@ class Suggestion:
 
 
 @dataclass(frozen=True)
-class _Look:
+class Look:
     """Places in one file that are counted at the same time."""
 
     kind: str
@@ -111,7 +111,8 @@ def _rates(
     for number, event in enumerate(events):
         engine.probes.attach_event(number, *event.split(":"))
     began, before = time.monotonic(), engine.probes.visits(len(events))
-    looks = [*_function_looks(main, engine.options.max_calls), *_usdt_looks((main.path, *libraries))]
+    most = engine.options.max_calls
+    looks = [*_function_looks(main, most), *usdt_looks((main, *libraries), most)]
     for look in looks:
         if not going:
             break
@@ -124,31 +125,29 @@ def _rates(
     return rates
 
 
-def _function_looks(main: Binary, most: int) -> Iterator[_Look]:
+def _function_looks(main: Binary, most: int) -> Iterator[Look]:
     functions = main.functions
-    rows = [row for row in range(len(functions.names)) if not functions.ifunc[row]][: most * _ROUNDS]
+    named = enumerate(functions.names)
+    rows = [row for row, name in named if not functions.ifunc[row] and not is_piece(name)][: most * _ROUNDS]
     for part in filter(None, (rows[i::_ROUNDS] for i in range(_ROUNDS))):
         names = [demangle(functions.names[row]) for row in part]
-        yield _Look(FUNCTION, main.path, names, [int(functions.start[row]) for row in part])
+        yield Look(FUNCTION, main.path, names, [int(functions.start[row]) for row in part])
 
 
-def _usdt_looks(paths: Sequence[str]) -> Iterator[_Look]:
-    for path in paths:
-        try:
-            binary = Binary.load(path)
-        except CausalError:
-            continue
+def usdt_looks(binaries: Sequence[Binary | str], most: int) -> Iterator[Look]:
+    """The USDT points of these files, at most so many places at a time."""
+    for binary in readable_binaries(binaries):
         places = [
             (f"usdt:{point.provider}:{readable(point.name)}", offset, binary.file_offset(point.semaphore) or 0)
             for point in usdt_points(binary)
             if (offset := binary.file_offset(point.vaddr)) is not None
         ]
-        if places:
-            specs, offsets, semaphores = (list(part) for part in zip(*places, strict=True))
-            yield _Look(USDT, path, specs, offsets, semaphores if any(semaphores) else None)
+        for first in range(0, len(places), most):
+            specs, offsets, semaphores = (list(part) for part in zip(*places[first : first + most], strict=True))
+            yield Look(USDT, binary.path, specs, offsets, semaphores if any(semaphores) else None)
 
 
-def _count(engine: Engine, look: _Look, length_s: float, going: _Going) -> dict[str, float]:
+def _count(engine: Engine, look: Look, length_s: float, going: _Going) -> dict[str, float]:
     """Visits per second of each SPEC that had any; all its places count."""
     try:
         counter = engine.probes.start_counting_calls(look.path, look.offsets, look.semaphores)
