@@ -25,7 +25,7 @@ def probe_messages(profile: Profile, windows: Sequence[Window]) -> Iterator[str]
     if profile.end is None:
         return
     budget = float(profile.header.options.get("overhead") or _USUAL_BUDGET)
-    for cost in profile.end.diagnosis.get("probe_costs", ()):
+    for cost in _known_costs(profile.end.diagnosis.get("probe_costs")):
         share = probe_share(profile, windows, cost["point"], cost["ns"])
         if share > budget:
             yield (
@@ -33,6 +33,12 @@ def probe_messages(profile: Profile, windows: Sequence[Window]) -> Iterator[str]
                 f"us a visit{', which the kernel has to single-step' if cost['stepped'] else ''}); cheaper: "
                 f"{_what_is_cheaper(cost)}"
             )
+
+
+def _known_costs(listed: object) -> Iterator[Mapping[str, Any]]:
+    for cost in listed if isinstance(listed, list) else ():
+        if isinstance(cost, dict) and {"point", "ns", "stepped"} <= cost.keys() and isinstance(cost["ns"], int | float):
+            yield cost
 
 
 def _what_is_cheaper(cost: Mapping[str, Any]) -> str:

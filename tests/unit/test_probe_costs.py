@@ -54,6 +54,13 @@ def test_above_the_budget_the_cheaper_kinds_are_named():
     assert "tracepoint" not in said and "push" not in said
 
 
+@pytest.mark.parametrize("costs", [None, 7, {"point": "step"}, [{"point": "step"}], ["step"], [{"ns": "x"}]])
+def test_a_profile_with_something_else_there(costs):
+    found = profile(10_000, {"ns": 17_000, "stepped": False})
+    found.end.diagnosis["probe_costs"] = costs
+    assert not list(probe_messages(found, found.windows))
+
+
 def test_within_the_budget_nothing_is_said():
     found = profile(1_000, {"ns": 17_000, "stepped": True, "instead": ""})
     assert not list(probe_messages(found, found.windows))
