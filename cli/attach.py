@@ -65,6 +65,8 @@ class AttachCommand:
             ("sudo causal-bpf attach 12 34 -u process -p reply", "which of two programs is worth making faster?"),
             ("sudo causal-bpf attach 4711 -p reply --callers", "each line apart for what calls it"),
             ("sudo causal-bpf attach 4711 -p reply --inclusive --only parse -u function", "parse and all it calls"),
+            ("sudo causal-bpf attach 4711 --latency 'queue=push,pop'", "the mean time from one point to another"),
+            ("sudo causal-bpf attach 4711 --list-points 'handle*'", "what a progress point could be, by name"),
             ("sudo causal-bpf attach 4711 --list-regions", "what could be sped up; nothing is done to the process"),
             ("sudo causal-bpf attach 4711 -p work --no-pauses", "touch nothing: shares and rates only"),
         )
@@ -73,6 +75,8 @@ class AttachCommand:
         """Records and prints; the exit code is 0 however it ended, as nothing of ours was ended."""
         from causal.attachment import attach
 
+        if args.list_points and args.list_points.isdecimal() and not (args.pids or args.name or args.cgroup):
+            args.pids, args.list_points = [int(args.list_points)], ""  # `--list-points PID`
         options = _options(args)
         if args.list_points is not None:
             return _list_points(options, args.list_points or None)

@@ -43,7 +43,10 @@ def print_points(found: Iterable[Candidate], main: Binary, pattern: str | None) 
 
 def _none(main: Binary, pattern: str | None) -> CausalError:
     if main.is_stripped:
-        hint = "it is stripped: count a system call (-p tracepoint:syscalls:sys_exit_sendmsg) or a library's function"
+        hint = (
+            "it is stripped, and only what it exports has a name: count a system call "
+            "(-p tracepoint:syscalls:sys_exit_sendmsg) or a function of a library, listed by its path"
+        )
     else:
         hint = "give part of a name, a glob of all of it, or FILE.c for lines; libraries are listed by their paths"
     what = f" that matches {pattern}" if pattern else ""

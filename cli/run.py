@@ -45,7 +45,7 @@ class RunCommand:
         what = declare_measurement(parser)
         what.add_argument(
             "--repeat", type=positive, metavar="N",
-            help="no point: run the program N times, end to end; with --duration, as often as fits",
+            help="no point: run the program N times, end to end; with --duration, fewer if it is over before",
         )  # fmt: skip
         what.add_argument(
             "--list-regions", action="store_true",
@@ -64,12 +64,15 @@ class RunCommand:
             ("sudo causal-bpf run -p handle_request --duration 1m -- ./server", "profile a server for a minute"),
             ("sudo causal-bpf run -p write@libc -- ./convert in out", "count calls of a library function"),
             ("sudo causal-bpf run --repeat 40 -- ./compress file", "a program without a progress point, end to end"),
+            ("sudo causal-bpf run --latency 'queue=push,pop' -- ./server", "the mean time from one point to another"),
             ("sudo causal-bpf run -p step --only 'solve_*' -- ./solver", "try only some functions, or solver.c:10-20"),
             ("sudo causal-bpf run -p step -s '!vendor' -b libcore -- ./app", "lines of a library but not of vendor/"),
             ("sudo causal-bpf run -p step --callers -- ./app", "each line apart for what calls it: a.c:5 from b.c:12"),
             ("sudo causal-bpf run -p step --inclusive --only parse -u function -- ./app", "parse and all it calls"),
+            ("sudo causal-bpf run -p step -u wait --callers -- ./app", "what is waited for, and where: I/O from load"),
             ("sudo causal-bpf run -p step --given 'parse=50%' -- ./app", "what next, when parse takes half its time?"),
             ("causal-bpf run --list-points ./app 'parse*'", "what a progress point could be, by name"),
+            ("causal-bpf run --list-points ./app main.c", "the same for the lines of a file"),
             ("sudo causal-bpf run --list-regions -- ./app", "what could be sped up, and its share of the time"),
         )
 

@@ -57,3 +57,17 @@ def test_on_the_command_line(program, capsys):
     assert main(["run", "--list-points", program.path, "no_such"]) == 1
     assert "points has no function, USDT point or line that matches no_such" in capsys.readouterr().err
     assert main(["run", "--list-points", program.path, "--", "ls"]) == 2
+
+
+def test_of_a_process(program, capsys):
+    with subprocess.Popen([program.path, "1", "--gate"], stdin=subprocess.PIPE) as process:
+        pid = str(process.pid)
+        assert main(["attach", pid, "--list-points", "copy"]) == 0
+        assert capsys.readouterr().out == "functions:\n  first_copy\n  second_copy\n"
+        # without a pattern the pid may stand where that would be
+        for words in ([pid, "--list-points"], ["--list-points", pid]):
+            assert main(["attach", *words]) == 0
+            assert {"  main", "  first_copy"} <= set(capsys.readouterr().out.splitlines())
+        process.communicate(b"\n")
+    assert main(["attach", "--list-points", "copy"]) == 2
+    assert "no process to attach to" in capsys.readouterr().err
