@@ -1,7 +1,7 @@
 """What a visit of a uprobe costs on this machine, measured before the target starts, in this process.
 
-It is 0.1 us on bare metal and several us in a virtual machine, and many times as much where the kernel cannot emulate
-the first instruction, so it cannot be a constant.
+It depends on the machine, above all on whether that is a virtual one, and is many times as much where the kernel cannot
+emulate the first instruction, so it cannot be a constant.
 """
 
 from __future__ import annotations

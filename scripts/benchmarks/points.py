@@ -193,7 +193,9 @@ def render_markdown(costs: Sequence[Cost], paces: Sequence[Pace], options: argpa
     """The part of a Markdown document that a later run replaces."""
     how = " ".join((__doc__ or "").split("\n\n", 1)[1].split())
     lines = [f"Measured on {conditions(options)}.", "", how, "", *markdown_table(cost_table(costs)), ""]
-    return "\n".join([*lines, "Longer than without a profiler:", "", *markdown_table(pace_table(paces)), ""])
+    if paces:
+        lines += ["Longer than without a profiler:", "", *markdown_table(pace_table(paces)), ""]
+    return "\n".join(lines)
 
 
 def conditions(options: argparse.Namespace) -> str:
