@@ -10,6 +10,7 @@ import pytest
 
 from causal import capabilities, kernel_calls
 from causal.errors import CausalError
+from causal.tracefs import available_events, events_if_readable
 
 
 def refuse(code):
@@ -161,6 +162,19 @@ def test_tracefs_that_is_mounted_is_used(monkeypatch, tmp_path):
     (tmp_path / "second" / "events").mkdir(parents=True)
     monkeypatch.setattr(capabilities, "TRACEFS_PATHS", (tmp_path / "first", tmp_path / "second"))
     assert capabilities.ensure_tracefs() == tmp_path / "second"
+
+
+def test_events_that_cannot_be_read(monkeypatch, tmp_path):
+    """The directory may be open where the file is not; whoever only wants advice goes on without."""
+    (tmp_path / "events").mkdir()
+    monkeypatch.setattr(capabilities, "TRACEFS_PATHS", (tmp_path,))
+    (tmp_path / "available_events").write_text("sched:sched_switch\nsyscalls:sys_exit_write\n")
+    assert events_if_readable() == available_events() == {"sched:sched_switch", "syscalls:sys_exit_write"}
+    (tmp_path / "available_events").unlink()
+    (tmp_path / "available_events").mkdir()  # fails for root, too
+    with pytest.raises(CausalError, match=r"cannot read .*available_events"):
+        available_events()
+    assert events_if_readable() == frozenset()
 
 
 def test_tracefs_is_mounted_by_root(monkeypatch, tmp_path):
