@@ -74,7 +74,7 @@ class Repetitions:
                 self._record(arm, pair, reading)
             else:
                 self.pairs += 1
-        return self._reason(), child
+        return self._reason(child), child
 
     def _look(self, child: Child) -> tuple[str, Child]:
         """The executions that are left, as they are."""
@@ -82,7 +82,7 @@ class Repetitions:
             child, reading = self._execute(Arm.PLAIN, 0, 0.0)
             if reading and child.status == 0:
                 self._record(Arm.PLAIN, Pair(0, 0, 0.0, ()), reading)
-        return self._reason(), child
+        return self._reason(child), child
 
     def _left_s(self) -> float:
         elapsed_s = (time.monotonic_ns() - self._started_ns) / 1e9
@@ -95,9 +95,11 @@ class Repetitions:
         """How many executions there will be, this one's time taken for that of all."""
         return min(float(self._asked), 1 + max(self._left_s(), 0.0) / max(self._last_s, 1e-3))
 
-    def _reason(self) -> str:
+    def _reason(self, child: Child) -> str:
         if self.interrupted():
             return "interrupt"
+        if child.status:  # it failed, however late: its exit code is the one to return
+            return "exit"
         return "duration" if self._left_s() <= 0 else "exit"
 
     def _execute(self, arm: Arm, region: int, level: float) -> tuple[Child, WindowReading | None]:

@@ -131,6 +131,17 @@ def test_the_time_is_over(repeat, monkeypatch, can_pause):
     assert repeat(5, duration_s=3600, can_pause=can_pause).result[0] == "exit"
 
 
+@pytest.mark.parametrize("can_pause", [True, False])
+def test_one_that_fails_as_the_time_is_over(repeat, monkeypatch, can_pause):
+    clock = iter(range(0, 10**12, 50 * MS))
+    monkeypatch.setattr("causal.repetition.time.monotonic_ns", lambda: next(clock))
+    executions = len(repeat(1000, duration_s=20, can_pause=can_pause).children)
+    clock = iter(range(0, 10**12, 50 * MS))
+    run = repeat(1000, statuses=[*[0] * (executions - 1), 7], duration_s=20, can_pause=can_pause)
+    assert len(run.children) == executions
+    assert run.result == ("exit", run.children[-1]) and run.result[1].status == 7
+
+
 def test_each_execution_is_one_visit(repeat):
     run = repeat(5)
     assert {(window.points[0].name, window.points[0].delta) for window in run.windows} == {(END_TO_END, 1)}
