@@ -20,6 +20,7 @@ from causal.report.table import rate_text
 
 _RANKED_AT = 0.25
 _SHARES = 50
+_NOTABLE_WAIT = 0.01
 _DOT = " \N{MIDDLE DOT} "
 _CLASS = {
     Verdict.OPTIMISE: "optimise",
@@ -60,7 +61,7 @@ def _page(analysis: Analysis, profile: Profile) -> Iterator[str]:
     yield f"<title>{_text(title)}</title>\n<style>{_asset('page.css')}</style></head>\n<body>\n"
     yield f"<h1>{_text(title)}</h1>\n<p class='dim'>{_text(_circumstances(profile))}</p>\n"
     yield _conclusion(analysis)
-    if analysis.regions or not analysis.shares:
+    if analysis.regions or not (analysis.shares or analysis.places):
         yield from _experiments(analysis, profile)
     else:
         yield _shares(analysis)
@@ -81,12 +82,15 @@ def _experiments(analysis: Analysis, profile: Profile) -> Iterator[str]:
 def _shares(analysis: Analysis) -> str:
     """What is known without experiments."""
     rates = [f"{rate_text(rate)} visits/s of {_text(point)}" for point, rate in analysis.rates.items()]
+    totals = {name: sum(kinds.values()) for name, kinds in analysis.places.items() if name}
+    waits = {name: spent for name, spent in totals.items() if spent >= _NOTABLE_WAIT}
+    columns = {"CPU": analysis.shares, "serial": analysis.serial_shares} | ({"waits": waits} if waits else {})
     rows = [
-        f'<tr><td class="text"><code>{_text(name)}</code></td><td>{_share(share)}</td>'
-        f"<td>{_share(analysis.serial_shares.get(name))}</td></tr>\n"
-        for name, share in list(analysis.shares.items())[:_SHARES]
+        f'<tr><td class="text"><code>{_text(name)}</code></td>'
+        f"{''.join(f'<td>{_share(column.get(name))}</td>' for column in columns.values())}</tr>\n"
+        for name in dict.fromkeys([*list(analysis.shares)[:_SHARES], *list(waits)[:_SHARES]])
     ]
-    heads = '<th class="text" scope="col">region</th><th scope="col">CPU</th><th scope="col">serial</th>'
+    heads = '<th class="text" scope="col">region</th>' + "".join(f'<th scope="col">{head}</th>' for head in columns)
     return (
         f"<h2>Shares</h2>\n<p>{_DOT.join(rates)}</p>\n<div class='scroll'><table><thead><tr>{heads}</tr></thead>\n"
         f"<tbody>{''.join(rows)}</tbody></table></div>\n"

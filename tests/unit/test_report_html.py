@@ -147,7 +147,12 @@ def test_a_page_without_experiments_has_shares_and_rates():
     profile = replace(make_profile({}), windows=tuple(plain), samples={"a": 60, "b<": 40}, serial={"a": 45.0}, end=end)
     text = " ".join(" ".join(Page(render(profile)).text).split())
     assert "a 60% 90%" in text and "b< 40%" in text and "visits/s of done" in text and "why" in text
-    assert "Nothing to conclude" not in text
+    assert "Nothing to conclude" not in text and "waits" not in text
+    # Where it waits without using the CPU is known as well.
+    waits = {"a": {"sleep": 1000.0}, "c": {"I/O": 5e8, "sleep": 2e8}}
+    profile = replace(profile, waits=waits, end=replace(end, run_ns=10**9))
+    text = " ".join(" ".join(Page(render(profile)).text).split())
+    assert "CPU serial waits a 60% 90% b< 40% c 70%" in text
 
 
 def test_the_diagnosis_is_on_the_page():
