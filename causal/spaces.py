@@ -1,7 +1,7 @@
 """Room for address spaces in the kernel's tables: which process has which, and when room may be used again.
 
     spaces = Spaces(engine)
-    space = spaces.share(tgid, key) or spaces.add(tgid, key, rows)
+    space = spaces.share(tgid, key) or spaces.add(tgid, key, layout, rows)
     spaces.leave(tgid)
 
 Processes with the same mappings (forked workers) have one space together. What nobody has any more is used again after
@@ -64,10 +64,6 @@ class Spaces:
 
     def __iter__(self) -> Iterator[Space]:
         return iter(self._by_key.values())
-
-    def of(self, tgid: int) -> Space | None:
-        """The space of a process, None: it has none."""
-        return self._of.get(tgid)
 
     def share(self, tgid: int, key: Hashable) -> Space | None:
         """Give a process the space with this key; None: there is none. (Its own again, too: exec takes it away.)"""
