@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -12,9 +13,11 @@ from causal.point_list import Candidate, list_points
 from causal.symbols.elf import Binary
 from causal.symbols.executables import resolve_executable
 from causal.symbols.libraries import libraries_of
+from causal.symbols.lines import SourceLines
 
 _TITLES = {"function": "functions", "usdt": "USDT points", "line": "source lines"}
 _WIDE = 44
+_NAMES_FILE = re.compile(r"\w\.\w+(:|$)")
 
 
 def print_points_of(words: list[str]) -> None:
@@ -47,6 +50,8 @@ def _none(main: Binary, pattern: str | None) -> CausalError:
             "it is stripped, and only what it exports has a name: count a system call "
             "(-p tracepoint:syscalls:sys_exit_sendmsg) or a function of a library, listed by its path"
         )
+    elif pattern and _NAMES_FILE.search(pattern) and SourceLines.load(main) is None:
+        hint = "it has no debug information, so its lines are not known: build it with -g, or install its debug package"
     else:
         hint = "give part of a name, a glob of all of it, or FILE.c for lines; libraries are listed by their paths"
     what = f" that matches {pattern}" if pattern else ""

@@ -43,12 +43,14 @@ def test_patterns(program):
     assert not specs(program, kind="line") and not specs(program, "points", "line")
 
 
-def test_functions_of_a_library_carry_its_name(tmp_path):
+def test_functions_of_a_library_carry_its_name(tmp_path, capsys):
     path = tmp_path / "libthing.so.1.2"
     (tmp_path / "thing.c").write_text("int thing(int x) { return x + 1; }\n")
     words = ["cc", "-shared", "-fPIC", "-o", path, tmp_path / "thing.c"]
     subprocess.run(words, check=True, timeout=60)
     assert specs(Binary.load(path), "thing") == ["thing@libthing"]
+    assert main(["run", "--list-points", str(path), "thing.c"]) == 1
+    assert "build it with -g" in capsys.readouterr().err
 
 
 def test_on_the_command_line(program, capsys):
