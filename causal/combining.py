@@ -91,13 +91,9 @@ def _end(ends: Sequence[End | None]) -> End | None:
     known = [end for end in ends if end is not None]
     if len(known) < len(ends):
         return None
-    counters: dict[str, Any] = {}
-    for end in known:
-        for name, value in end.diagnosis.items():
-            if isinstance(value, int | float) and isinstance(counters.get(name, 0), int | float):
-                worst = name.endswith("_p99_ns")
-                before = counters.get(name, 0)
-                counters[name] = max(before, value) if worst else before + value
+    names = dict.fromkeys(name for end in known for name in end.diagnosis)
+    values = {name: [end.diagnosis[name] for end in known if name in end.diagnosis] for name in names}
+    values["unpaused"] = [end.diagnosis.get("unpaused", 0) for end in known]
     return End(
         reason=known[-1].reason,
         exit_status=known[-1].exit_status,
@@ -105,6 +101,32 @@ def _end(ends: Sequence[End | None]) -> End | None:
         samples_in_scope=sum(end.samples_in_scope for end in known),
         period_ns=known[0].period_ns,
         run_ns=sum(end.run_ns for end in known),
-        diagnosis=counters,
+        diagnosis={name: each for name, parts in values.items() if (each := _together(name, parts)) is not None},
         messages=tuple(dict.fromkeys(message for end in known for message in end.messages)),
     )
+
+
+def _together(name: str, parts: Sequence[Any]) -> Any:
+    """What an entry of the diagnosis is for all runs; None when it makes no sense for them."""
+    if all(isinstance(part, int | float) for part in parts):
+        if name.endswith("_p99_ns"):
+            return max(parts)
+        return min(parts) if name == "unpaused" else sum(parts)
+    if name == "probe_costs":
+        return _largest(parts, "point", "ns")
+    if name == "unwinding":
+        lists = [part.get("without") for part in parts if isinstance(part, dict)]
+        return {"without": _largest(lists, "path", "frames")}
+    return None
+
+
+def _largest(lists: Sequence[Any], key: str, measure: str) -> list[dict[str, Any]]:
+    """Of records with the same key the one that measures most; what is no such record is left out."""
+    best: dict[str, dict[str, Any]] = {}
+    for record in (record for each in lists if isinstance(each, list) for record in each):
+        if not isinstance(record, dict) or not isinstance(record.get(measure), int | float):
+            continue
+        name = str(record.get(key))
+        if name not in best or record[measure] > best[name][measure]:
+            best[name] = record
+    return list(best.values())

@@ -194,6 +194,22 @@ def test_the_shares_of_the_serial_path_combine_where_all_have_them(tmp_path):
     assert combine([known[0], second]).serial == {}
 
 
+def test_what_the_runs_were_told_of_is_not_lost_when_they_combine(tmp_path):
+    def told(name, **entries):
+        profile = record(tmp_path / name, 0.4)
+        return replace(profile, end=replace(profile.end, diagnosis=profile.end.diagnosis | entries))
+
+    def without(frames):
+        return {"without": [{"path": "libx", "frames": frames, "reason": ""}, "nonsense"]}
+
+    first = told("a", unpaused=1, probe_costs=[{"point": "p", "ns": 600}], unwinding=without(5))
+    second = told("b", probe_costs=[{"point": "p", "ns": 9000}, {"point": "q", "ns": 1}], unwinding=without(3))
+    both = combine([first, second]).end.diagnosis
+    assert both["unpaused"] == 0 and combine([first, first]).end.diagnosis["unpaused"] == 1
+    assert both["probe_costs"] == [{"point": "p", "ns": 9000}, {"point": "q", "ns": 1}]
+    assert both["unwinding"]["without"] == [{"path": "libx", "frames": 5, "reason": ""}]
+
+
 def test_profiles_with_different_given_speedups_do_not_combine(tmp_path):
     first, second = record(tmp_path / "a", 0.4), record(tmp_path / "b", 0.4)
     given = replace(second, header=replace(second.header, options={"given": {"parse": 0.5}}))
