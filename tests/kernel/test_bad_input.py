@@ -106,7 +106,7 @@ def test_point_not_found(causal_bpf, workloads):
 def test_point_never_visited(causal_bpf, programs, tmp_path):
     path = tmp_path / "profile.jsonl"
     finished = causal_bpf(
-        "run", "-p", "never_called", "--duration", "4s", "-o", path, "--", programs / "ending", 100_000, 0
+        "run", "-p", "never_called", "--duration", "6s", "-o", path, "--", programs / "ending", 100_000, 0
     )
     assert finished.code == 0 and finished.err == ""
     text = " ".join(finished.out.split())

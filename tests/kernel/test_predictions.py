@@ -34,7 +34,7 @@ def predict(record, workloads):
 
 
 def test_the_longer_side_of_a_barrier(predict):
-    recording = predict("barrier", 8000, 6000, only=["work_a", "work_b"], seconds=18)
+    recording = predict("barrier", 8000, 6000, only=["work_a", "work_b"], seconds=22)
     # The truth is 25 % and nothing.
     assert recording.gain("work_a") > 0.1
     assert recording.gain("work_b") < 0.12
@@ -56,13 +56,13 @@ def test_the_shorter_side_of_a_barrier_once_the_longer_one_is_fixed(predict, cau
 
 
 def test_the_slow_stage_of_a_pipeline(predict):
-    recording = predict("pipeline", 4000, 8000, only=["stage_slow"], seconds=10)
+    recording = predict("pipeline", 4000, 8000, only=["stage_slow"], seconds=12)
     assert recording.gain("stage_slow") > 0.25  # the truth is 50 %
     assert all(window.audit["linked_ns"] > 0.5 * window.audit["others_ns"] for window in recording.profile.windows[1:])
 
 
 def test_a_turn_between_threads(predict, causal_bpf):
-    recording = predict("pingpong", only=["ping_work"], seconds=10)
+    recording = predict("pingpong", only=["ping_work"], seconds=12)
     assert 0.3 < recording.gain("ping_work") < 0.7  # the truth is 50 %
     finished = causal_bpf("report", recording.path, "--json")
     assert finished.code == 0 and finished.err == ""
@@ -76,14 +76,14 @@ def test_a_turn_between_threads(predict, causal_bpf):
 
 
 def test_more_threads_than_cores(predict):
-    recording = predict("oversub", only=["work_a"], seconds=10)
+    recording = predict("oversub", only=["work_a"], seconds=12)
     assert 0.3 < recording.gain("work_a") < 0.8  # the truth is 55 %
     # They have nothing to do with each other, unlike the two of a pipeline: there is no store of work between them.
     assert all(window.audit["linked_ns"] < 0.1 * window.audit["others_ns"] for window in recording.profile.windows)
 
 
 def test_forked_workers(predict):
-    recording = predict("forker", only=["work_a"], seconds=10)
+    recording = predict("forker", only=["work_a"], seconds=12)
     assert 0.3 < recording.gain("work_a") < 0.8  # the truth is 55 %
     # The parent does nothing: both the samples and the visits are those of the children.
     assert recording.share("work_a") > 0.35
@@ -91,7 +91,7 @@ def test_forked_workers(predict):
 
 
 def test_a_deadline_is_not_worth_optimising(predict):
-    recording = predict("deadline", 10000, 5000, only=["work_a"], seconds=17)
+    recording = predict("deadline", 10000, 5000, only=["work_a"], seconds=20)
     result = recording.result("work_a")
     assert result.pairs >= 3
     assert result.verdict is not Verdict.OPTIMISE
@@ -100,7 +100,7 @@ def test_a_deadline_is_not_worth_optimising(predict):
 
 def test_a_turn_between_threads_that_spin(predict):
     """A thread that spins until the other is through waits, though nothing wakes it."""
-    recording = predict("spin", 1000, 1000, only=["work_a"], seconds=10)
+    recording = predict("spin", 1000, 1000, only=["work_a"], seconds=12)
     assert 0.35 < recording.gain("work_a") < 0.65  # the truth is 50 %, and 22 % where spinning is taken for work
     assert sum(window.audit["spins"] for window in recording.profile.windows) > 100
 
@@ -111,7 +111,7 @@ def test_workers_that_take_turns_on_an_outside_client(predict, workloads):
     port = ("--port", str(20_000 + os.getpid() % 10_000))
     client = subprocess.Popen([workloads / "pool_client", "4000", *port], stdout=subprocess.DEVNULL)
     try:
-        recording = predict("pool", 6000, 2000, "--workers", "4", *port, only=["work_a"], seconds=10)
+        recording = predict("pool", 6000, 2000, "--workers", "4", *port, only=["work_a"], seconds=12)
     finally:
         client.kill()
         client.wait()
