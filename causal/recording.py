@@ -468,7 +468,7 @@ class _Run:
     def _can_pause(self) -> bool:
         """To be asked after a first execution."""
         handlers = self.base.handlers
-        if handlers is None or handlers.are_impossible():
+        if handlers is None or (handlers.are_impossible() and not self.base.target.was_registered):
             self.base.announce_missing()
             return False
         return True
