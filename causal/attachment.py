@@ -232,8 +232,8 @@ class _Attachment:
         roots = [process.pid for process in self.members.roots]
         while time.monotonic() < deadline and not base.interruption():
             base.target.refresh()
-            if all(base.engine.registered(pid) or pid in handlers.lacking or pid not in base.engine.processes()
-                   for pid in roots):  # fmt: skip
+            tried = {*handlers.lacking, *handlers.passing}
+            if all(base.engine.registered(pid) or pid in tried or pid not in base.engine.processes() for pid in roots):
                 break
             time.sleep(0.02)
         if not base.target.alive():

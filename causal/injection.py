@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from causal.capabilities import INJECTOR_PATH
 from causal.errors import CausalError
-from causal.processes import NO_PAUSES, Process, look_up, obstacle
+from causal.processes import NO_PAUSES, Ended, Process, look_up, obstacle
 
 _PATIENCE_S = 20.0
 # A program just executed by one of ours may still bring the preloaded library, and Go its own handlers.
@@ -136,7 +136,7 @@ class Handlers:
     now: Callable[[], float] = time.monotonic
     preloaded: bool = False  # programs bring the handler with them, when they are given a moment
     lacking: dict[int, str] = field(default_factory=dict)  # pid -> why it has no handler
-    passing: dict[int, CausalError] = field(default_factory=dict)  # of those, what may be otherwise another time
+    passing: dict[int, CausalError] = field(default_factory=dict)  # what may be otherwise another time; also who ended
     done: dict[int, Injected] = field(default_factory=dict)
     _seen: dict[tuple[int, int], float] = field(default_factory=dict)
     _tried: set[tuple[int, int]] = field(default_factory=set)
@@ -154,8 +154,9 @@ class Handlers:
             process = look_up(pid)
         except CausalError as error:
             self._tried.add(key)
-            self.lacking[pid] = error.message
             self.passing[pid] = error
+            if not isinstance(error, Ended):
+                self.lacking[pid] = error.message
             return
         go = self.is_go(process.executable)
         if go and not handles_signal(pid) and self.now() - first < _GO_PATIENCE_S:
@@ -176,6 +177,8 @@ class Handlers:
                 why = f"{error.message}; {error.hint}"
                 if error.passing:
                     self.passing[process.pid] = error
+                if error.reason == "gone":
+                    return
         self.lacking[process.pid] = why
 
     def are_impossible(self) -> bool:

@@ -23,6 +23,10 @@ _KERNEL_THREAD = 0x00200000  # PF_KTHREAD
 NO_PAUSES = "or look without pauses, for shares and rates only: --no-pauses"
 
 
+class Ended(CausalError):
+    """A process is not there, or not any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """One process. `start` is its start time in clock ticks since boot, `executable` a path that opens its program."""
@@ -43,10 +47,10 @@ def look_up(pid: int, proc: Path = PROC) -> Process:
             raise CausalError(
                 f"process {pid} is hidden from this user", "run as root; in a container: mount /proc without hidepid"
             )
-        raise CausalError(f"there is no process {pid}", "look for it: pgrep -a NAME, or attach by --name NAME")
+        raise Ended(f"there is no process {pid}", "look for it: pgrep -a NAME, or attach by --name NAME")
     name, fields = stat
     if fields[0] in "ZX":
-        raise CausalError(f"process {pid} ({name}) has ended already (a zombie)", "attach to one that runs")
+        raise Ended(f"process {pid} ({name}) has ended already (a zombie)", "attach to one that runs")
     if int(fields[6]) & _KERNEL_THREAD:
         raise CausalError(f"process {pid} ({name}) is a thread of the kernel", "attach to a program")
     thread_group = _status(pid, proc).get("Tgid", str(pid))
@@ -96,7 +100,7 @@ def executable_of(pid: int, proc: Path = PROC) -> str:
     except PermissionError:
         raise _unreadable(pid, proc) from None
     except OSError:
-        raise CausalError(f"process {pid} has just ended", "attach to one that runs") from None
+        raise Ended(f"process {pid} has just ended", "attach to one that runs") from None
     if path.endswith(" (deleted)"):
         return str(proc / str(pid) / "exe")  # replaced by an update: the running file is still there
     return root_of(pid, proc) + path

@@ -6,9 +6,10 @@ import subprocess
 import pytest
 
 from causal import injection
+from causal.errors import CausalError
 from causal.injection import INJECTOR_PATH, Handlers, Injected, InjectionError, Table, is_go, missing, parse_report
 from causal.loading import BPF_DIRECTORY
-from causal.processes import Process
+from causal.processes import Ended, Process
 
 PROCESS = Process(12, 34, "server", "/bin/server")
 STUB = BPF_DIRECTORY / "stub"
@@ -55,8 +56,8 @@ def attended(monkeypatch):
 
     def bring(process, table, chain):
         asked.append(process.pid)
-        if process.pid in (66, 77):
-            raise InjectionError("refused" if process.pid == 66 else "stuck", "it would not", "do this")
+        if reason := {66: "refused", 77: "stuck", 88: "gone"}.get(process.pid):
+            raise InjectionError(reason, "it would not", "do this")
         return Injected(23, 1, False, 100, 0)
 
     return Handlers(Table(3, 8192), inject=bring, now=clock), asked, clock
@@ -93,6 +94,20 @@ def test_why_there_is_no_handler(attended):
     assert next(iter(missing(handlers, True))) == "not paused: 99: it must not be"
     handlers.attend(77, 1)
     assert set(handlers.passing) == {77} and not handlers.are_impossible()
+
+
+def test_what_has_ended_lacks_nothing(attended, monkeypatch):
+    handlers, asked, _ = attended
+    handlers.attend(88, 1)
+
+    def look_up(pid):
+        raise Ended(f"there is no process {pid}") if pid == 5 else CausalError("another user's")
+
+    monkeypatch.setattr(injection, "look_up", look_up)
+    handlers.attend(5, 1)
+    handlers.attend(6, 1)
+    assert asked == [88] and set(handlers.passing) == {5, 6, 88}
+    assert list(missing(handlers, True)) == ["not paused: 6: another user's"]
 
 
 def test_go_is_recognised(tmp_path):
