@@ -194,11 +194,13 @@ class Target:
         if self.modules is None:
             self.modules = Modules(self._engine.unwind_memory())
         until_s = self._clock() + (_BUILDING_S if building else _BUILDING_IN_WINDOW_S)
+        built = 0
         for space in self._spaces:
-            self._build_for(space, until_s, np.inf if building else _LARGE)
+            built += self._build_for(space, until_s, np.inf if building else _LARGE, not built)
 
-    def _build_for(self, space: Space, until_s: float, largest: float) -> None:
-        modules, built = self.modules, 0
+    def _build_for(self, space: Space, until_s: float, largest: float, at_least_one: bool) -> int:
+        """Returns how many tables were built."""
+        modules, built, put_off = self.modules, 0, False
         assert modules is not None
         rows = self._engine.mappings(space.first, len(space.layout))
         wanted = np.flatnonzero((rows["module"] == 0) & ((rows["guessed"] > 0) | (not space.complete)))
@@ -206,14 +208,15 @@ class Target:
         for index in wanted[np.lexsort((-sizes, -rows["guessed"][wanted].astype(np.int64)))].tolist():
             mapping = space.layout[index]
             if not modules.is_known(mapping):
-                if mapping.end - mapping.start > largest:
+                late = self._clock() >= until_s and (built or not at_least_one)
+                if late or mapping.end - mapping.start > largest:
+                    put_off = True
                     continue
-                if built and self._clock() >= until_s:
-                    return
                 built += 1
             number, rows["pc"][index] = modules.find(next(iter(space.users)), mapping)
             rows["module"][index] = number  # last: from here on the kernel uses both
-        space.complete = space.complete or largest == np.inf
+        space.complete = space.complete or not put_off
+        return built
 
     def _add_regions(self, layout: Iterable[Mapping]) -> None:
         before = len(self._table.ranges)

@@ -293,6 +293,18 @@ def test_tables_that_take_too_long_are_built_one_by_one(engine, monkeypatch, sma
     assert target.without_information() == {"[vdso]": 7}
 
 
+def test_the_time_for_tables_is_that_of_all_processes(engine, monkeypatch, small_layout):
+    monkeypatch.setattr("causal.target._BUILDING_S", 0)
+    parts = {os.getpid(): small_layout[:1], os.getppid(): small_layout[1:]}
+    monkeypatch.setattr("causal.target.read_maps", parts.get)
+    engine.versions[os.getppid()] = 1
+    target = target_of(engine)
+    target.refresh()
+    assert target.modules.used[0] == 1
+    target.refresh()
+    assert target.modules.used[0] == 2
+
+
 def test_where_nobody_looks_at_stacks_no_table_is_read(engine):
     target = target_of(engine, unit="thread")
     target.refresh()
