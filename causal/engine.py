@@ -1,17 +1,13 @@
 """The kernel side as a Python object: loads `bpf/`, owns its maps, starts windows and reads what was cut.
 
-Times are monotonic nanoseconds; `G` is the global virtual
-clock.
+Times are monotonic nanoseconds; `G` is the global virtual clock.
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
-import os
-import platform
 import random
-import re
 import signal
 import time
 from collections import Counter
@@ -22,11 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from causal.btf import kernel_types, task_offsets
+from causal.btf import kernel_types
+from causal.compile_flags import compile_flags
 from causal.counting import Counted, Edges, Source
 from causal.errors import CausalError
 from causal.loading import BPF_DIRECTORY, captured_output, counter_names, import_bcc, inlined, map_array, refusals
-from causal.off_cpu import IDLE_NS, add_blocked, count_idle, finished_waits, read_waits
+from causal.off_cpu import add_blocked, count_idle, finished_waits, read_waits
 from causal.perf_events import CpuClock, online_cpus, spread_periods
 from causal.point_probes import MACRO, PointProbes
 from causal.range_pages import RANGE_PAGE
@@ -73,11 +70,6 @@ class _Loaded:
     unwind: Memory
     waiting: npt.NDArray[np.uint64]
     maps: list[mmap.mmap] = field(default_factory=list)
-
-
-def _minimal_alternate_stack() -> int:
-    """AT_MINSIGSTKSZ of this CPU plus what the stub needs, in bytes (getauxval(3))."""
-    return int(ctypes.CDLL(None).getauxval(51) or 2048) + 4096
 
 
 class Engine:
@@ -149,50 +141,9 @@ class Engine:
     def _compile(self, source: str, further_flags: Sequence[str] = ()) -> Any:
         bcc = import_bcc()
         with refusals("the engine"):
-            bpf = bcc.BPF(text=source, cflags=[*self._flags(), *further_flags])
+            bpf = bcc.BPF(text=source, cflags=[*compile_flags(self.options, self.cpus), *further_flags])
             self._attach_hooks(bpf)
         return bpf
-
-    def _flags(self) -> list[str]:
-        options = self.options
-        version = [int(part) for part in re.findall(r"\d+", platform.release())[:3]] + [0, 0, 0]
-        defines = {
-            "LINUX_VERSION_CODE": (version[0] << 16) + (version[1] << 8) + min(version[2], 255),
-            "MAX_THREADS": options.max_threads,
-            "MAX_PROCESSES": options.max_processes,
-            "MAX_REGIONS": options.max_regions,
-            "MAX_RANGES": options.max_ranges,
-            "RANGE_STEPS": options.max_ranges.bit_length(),
-            "MAX_RANGE_PAGES": options.max_range_pages,
-            "MAX_MAPPINGS": options.max_mappings,
-            "MAPPING_STEPS": options.max_mappings.bit_length(),
-            "MAX_SPACES": options.max_spaces,
-            "MAX_WAITS": options.max_waits,
-            "MAX_SITES": options.max_sites,
-            "FIRST_SITE": options.max_regions - options.max_sites,
-            "ATTRIBUTION": int(options.attribution),
-            "MAX_POINTS": options.max_points,
-            "MAX_CALLS": options.max_calls,
-            "MAX_MACROS": options.max_macros,
-            "MAX_LATENCIES": options.max_latencies,
-            "MAX_STRETCHES": options.max_stretches,
-            "MAX_FRAMES": options.max_frames,
-            "MAX_UNWIND_ROWS": options.max_unwind_rows,
-            "MAX_UNWIND_PAGES": options.max_unwind_pages,
-            "MAX_UNWIND_MODULES": options.max_unwind_modules,
-            "MAX_ANSWERS": options.max_answers,
-            "ANSWER_PROBES": 32,
-            "THRESHOLD_NS": options.threshold_ns,
-            "PAUSE_SLACK_NS": options.pause_slack_ns,
-            "MAX_PAUSE_NS": options.max_pause_ns,
-            "MIN_ALT_STACK": _minimal_alternate_stack(),
-            "PROFILER": os.getpid(),
-            "CUTTING_CPU": self.cpus[0],
-            "CPUS": len(self.cpus),
-            "IDLE_NS": IDLE_NS,
-            **task_offsets(),
-        }
-        return ["-Wno-everything", *(f"-D{name}={value}" for name, value in defines.items())]
 
     def _attach_hooks(self, bpf: Any) -> None:
         for table, kind, names in (

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from causal.compile_flags import compile_flags
 from causal.engine import (
     MAPPING,
     RANGE,
@@ -90,8 +91,8 @@ def test_the_stub_says_what_the_engine_listens_for(name):
 
 
 def test_the_stub_looks_as_far_as_the_engine_does(monkeypatch):
-    monkeypatch.setattr("causal.engine.task_offsets", dict)
-    defines = dict(flag[2:].split("=") for flag in Engine(EngineOptions())._flags() if flag.startswith("-D"))
+    monkeypatch.setattr("causal.compile_flags.task_offsets", dict)
+    defines = dict(flag[2:].split("=") for flag in compile_flags(EngineOptions(), [0]) if flag.startswith("-D"))
     assert int(defines["ANSWER_PROBES"]) == int(re.search(r"#define PROBES (\d+)", STUB)[1])
     assert int(defines["MAX_ANSWERS"]) == EngineOptions().max_answers
     assert int(defines["MIN_ALT_STACK"]) >= 2048 + 4096
