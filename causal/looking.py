@@ -10,7 +10,8 @@ from causal import capabilities
 from causal.attachment import AttachOptions, Members, examine_members, find_members
 from causal.child import Child
 from causal.engine import Engine
-from causal.recording import RunOptions, Subject, examine
+from causal.recording import Subject
+from causal.running import RunOptions, examine
 
 _PATIENCE_S = 5.0
 

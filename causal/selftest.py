@@ -14,7 +14,7 @@ from pathlib import Path
 from causal import known_answer
 from causal.errors import CausalError
 from causal.interruption import Interruption
-from causal.recording import RunOptions, record
+from causal.running import RunOptions, record
 
 PROGRESS_POINT = "sched_yield@libc"
 SPEEDUP_PERCENT = 50

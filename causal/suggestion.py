@@ -16,7 +16,7 @@ from causal.errors import CausalError
 from causal.interruption import Interruption
 from causal.looking import joined, started
 from causal.processes import is_alive
-from causal.recording import RunOptions
+from causal.running import RunOptions
 from causal.source_points import unread_counters
 from causal.symbols.demangle import demangle, is_piece
 from causal.symbols.elf import Binary

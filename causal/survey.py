@@ -19,8 +19,9 @@ from causal.interruption import Interruption
 from causal.looking import joined, started
 from causal.processes import is_alive
 from causal.project import ProjectScope
-from causal.recording import RecordingOptions, RunOptions, Subject
+from causal.recording import RecordingOptions, Subject
 from causal.regions import RegionTable, Scope
+from causal.running import RunOptions
 from causal.symbols.elf import Binary
 from causal.target import Target
 

@@ -24,7 +24,8 @@ from cli.recording import (
 
 if TYPE_CHECKING:
     from causal.interruption import Interruption
-    from causal.recording import Outcome, RunOptions
+    from causal.recording import Outcome
+    from causal.running import RunOptions
 
 
 # Enough for four levels in pairs, and five of each.
@@ -80,7 +81,7 @@ class RunCommand:
         """Records and prints; the exit code is the command's, 0 when --duration ended it."""
         if args.list_points:
             return _list_points(args.list_points, args.command)
-        from causal.recording import record
+        from causal.running import record
 
         options = _options(args)
         with interruptible() as interruption:
@@ -97,8 +98,8 @@ class RunCommand:
 
 
 def _options(args: argparse.Namespace) -> RunOptions:
-    from causal.recording import RunOptions
     from causal.repetition import END_TO_END
+    from causal.running import RunOptions
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
@@ -114,7 +115,7 @@ def _options(args: argparse.Namespace) -> RunOptions:
 
 def _counts_itself(options: RunOptions) -> bool:
     """Whether the program has progress points in its source (coz.h, causal.h), so that none need be named."""
-    from causal.recording import examine
+    from causal.running import examine
 
     subject = examine(options)
     return subject.has_macros or bool(subject.points.places)

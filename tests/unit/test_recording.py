@@ -7,7 +7,8 @@ import pytest
 from causal.errors import CausalError, UsageError
 from causal.interruption import Interruption
 from causal.progress import PointSpec
-from causal.recording import RunOptions, can_preload, examine, machine, quantile_of_powers
+from causal.recording import machine, quantile_of_powers
+from causal.running import RunOptions, can_preload, examine
 from causal.selection import find_given
 from causal.symbols.elf import Binary
 from tests.unit.elf_fixture import ElfFile, Symbol
