@@ -265,8 +265,8 @@ static __always_inline void enter_core(struct thread *b, u64 start, bool held, b
 	set_runnable(b, c);
 }
 
-// As state_at_switch() has it: a zombie, or gone altogether. Only at its last switch is a thread done: before, it wakes those that
-// wait for its end, who must not get ahead of it. (sched_process_exit comes earlier than that since Linux 6.16.)
+// As state_at_switch() has it: a zombie, or gone altogether. Only at its last switch is a thread done: before, it wakes
+// those that wait for its end, who must not get ahead of it. (sched_process_exit comes earlier than that since Linux 6.16.)
 #define STATE_DEAD 0x30
 
 static __always_inline void forget_thread(u32 tid)

@@ -72,7 +72,6 @@ static __always_inline bool is_preempted(long state)
 	return state == 0 || (state & STATE_PREEMPTED);
 }
 
-
 static __always_inline int class_of_wait(long state)
 {
 	s64 call;

@@ -23,7 +23,7 @@ from causal.compile_flags import compile_flags
 from causal.counting import Counted, Edges, Source
 from causal.errors import CausalError
 from causal.loading import BPF_DIRECTORY, captured_output, counter_names, import_bcc, inlined, map_array, refusals
-from causal.off_cpu import add_blocked, count_idle, finished_waits, read_waits
+from causal.off_cpu import add_blocked, count_idle, finished_waits, read_waits, waiting_since
 from causal.perf_events import CpuClock, online_cpus, spread_periods
 from causal.point_probes import MACRO, PointProbes
 from causal.range_pages import RANGE_PAGE
@@ -317,6 +317,7 @@ class Engine:
         kernel = self._kernel
         self.stop()
         self.tick(False)
+        since = waiting_since(kernel.bpf, plan.region)  # before there are edges that might pass meanwhile
         clock_state = kernel.bpf["clocks"][0]
         now = time.monotonic_ns()
         start = now + plan.settle_ns
@@ -324,7 +325,7 @@ class Engine:
         self._plan = plan
         self._publish(
             clock_state, began_ns=now, deadline_ns=end + 4 * self.options.period_ns,
-            edges=(start, start + plan.length_ns // 2, end), plan=plan,
+            edges=(start, start + plan.length_ns // 2, end), plan=plan, idle=count_idle(since, now),
         )  # fmt: skip
         for clock in self._clocks:
             # A phase of its own for each core and window.
@@ -332,7 +333,9 @@ class Engine:
             clock.start()
         return end
 
-    def _publish(self, state: Any, began_ns: int, deadline_ns: int, edges: Sequence[int], plan: WindowPlan) -> None:
+    def _publish(
+        self, state: Any, began_ns: int, deadline_ns: int, edges: Sequence[int], plan: WindowPlan, idle: int = 0
+    ) -> None:  # fmt: skip
         table = self._kernel.bpf["experiments"]
         self._generation += 1
         leaf = table.Leaf()
@@ -343,7 +346,7 @@ class Engine:
         leaf.arm, leaf.region, leaf.permille = int(plan.arm), plan.region, round(plan.speedup * 1000)
         leaf.sample_cost_ns, leaf.given = self.sample_cost_ns, int(bool(self._given))
         leaf.waits = int(self.wait_mode)
-        leaf.idle = count_idle(self._kernel.bpf, plan.region, began_ns)
+        leaf.idle = idle
         table[ctypes.c_int(self._generation & 1)] = leaf
         self._kernel.bpf["generation"][ctypes.c_int(0)] = ctypes.c_uint64(self._generation)
 
@@ -352,11 +355,12 @@ class Engine:
         self.stop()
         self.tick(False)
         self._plan = plan
+        since = waiting_since(self._kernel.bpf, plan.region)
         self._open_start = self._cut_here()
         far = 1 << 62
         state = self._kernel.bpf["clocks"][0]
         now = time.monotonic_ns()
-        self._publish(state, now, now + plan.length_ns, (far, far, far), plan)
+        self._publish(state, now, now + plan.length_ns, (far, far, far), plan, count_idle(since, now))
         self.tick(True)
 
     def extend(self, length_ns: int) -> None:

@@ -7,7 +7,7 @@ import ctypes
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,17 @@ def read_waits(bpf: Any) -> Waits:
     return found
 
 
-def count_idle(bpf: Any, region: int, began_ns: int) -> int:
-    """Threads that wait in a region for so long, as a window begins, that it is for nothing which happens in it."""
+def waiting_since(bpf: Any, region: int) -> list[int]:
+    """When each thread that waits in a region began to, in monotonic ns. Takes long where there are many threads."""
     if not region:
-        return 0
-    return sum(each.waits_in == region and each.wait_ns + IDLE_NS < began_ns for _, each in bpf["threads"].items())
+        return []
+    return [each.wait_ns for _, each in bpf["threads"].items() if each.waits_in == region]
+
+
+def count_idle(since: Iterable[int], began_ns: int) -> int:
+    """Of threads that wait since then, those that, as a window begins, do so for so long that it is for nothing which
+    happens in it."""
+    return sum(wait_ns + IDLE_NS < began_ns for wait_ns in since)
 
 
 def add_blocked(bpf: Any, tgid: int, mode: WaitMode) -> None:

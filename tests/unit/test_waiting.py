@@ -13,7 +13,7 @@ from causal.activity import RecentActivity
 from causal.analysis import analyse
 from causal.combining import combine
 from causal.loading import BPF_DIRECTORY, system_calls
-from causal.off_cpu import blocked_threads
+from causal.off_cpu import blocked_threads, count_idle, waiting_since
 from causal.profile import End, Header, ProfileWriter, ProgressPoint, read_profile
 from causal.regions import RegionTable
 from causal.report.table import TableReporter
@@ -64,6 +64,14 @@ def test_calls_have_the_classes_of_the_kernel_side():
     assert {number: class_of_call(number).name for number in range(1024)} == {
         number: theirs.get(number, "IO") for number in range(1024)
     }
+
+
+def test_which_waits_are_for_nothing_that_happens_in_a_window():
+    threads = [(3, 8 * S), (3, 9 * S - 1), (3, 9 * S), (4, 1 * S), (0, 0)]
+    bpf = {"threads": {tid: SimpleNamespace(waits_in=place, wait_ns=ns) for tid, (place, ns) in enumerate(threads)}}
+    assert waiting_since(bpf, 0) == []
+    assert waiting_since(bpf, 3) == [8 * S, 9 * S - 1, 9 * S]
+    assert count_idle(waiting_since(bpf, 3), 10 * S) == 2
 
 
 def test_recent_system_calls_have_names():
