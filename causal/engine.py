@@ -25,7 +25,7 @@ from causal.errors import CausalError
 from causal.loading import BPF_DIRECTORY, captured_output, counter_names, import_bcc, inlined, map_array, refusals
 from causal.off_cpu import add_blocked, count_idle, finished_waits, read_waits, waiting_since
 from causal.perf_events import CpuClock, online_cpus, spread_periods
-from causal.point_probes import MACRO, PointProbes
+from causal.point_probes import MACRO, PointProbes, programs_of_points
 from causal.range_pages import RANGE_PAGE
 from causal.unwind.modules import Memory
 from causal.unwind.rules import ROW_DTYPE
@@ -112,10 +112,7 @@ class Engine:
             raise CausalError(
                 f"{points} progress points are more than {self.options.max_points}", "name the ones that matter most"
             )
-        source = inlined(BPF_DIRECTORY / "engine.bpf.c")
-        for point in range(points):
-            source += f"\nint on_visit_{point}(struct pt_regs *ctx) {{ visit({point}); return 0; }}"
-            source += f"\nint on_event_{point}(void *ctx) {{ visit({point}); return 0; }}"
+        source = inlined(BPF_DIRECTORY / "engine.bpf.c") + programs_of_points(points, self.options)
         bpf = self._compile(source, ["-DSAMPLED_POINTS"] if sampled else [])
         maps: list[mmap.mmap] = []
         self._loaded = _Loaded(

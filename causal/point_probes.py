@@ -29,6 +29,19 @@ MACRO = np.dtype([("count", "<u8"), ("backoff", "<u8"), ("state", "<u4"), ("kind
 _REFUSALS = (errno.ENOEXEC, errno.EOPNOTSUPP, errno.EILSEQ, 524)
 
 
+def programs_of_points(points: int, options: EngineOptions) -> str:
+    """C: the programs of so many points, for events, and for uprobes where one program cannot have all of them; and
+    that of the point for trials."""
+    source = [f"int on_event_{point}(void *ctx) {{ visit({point}); return 0; }}" for point in range(points)]
+    probed = {*range(points), _trial_point(options)} if points else ()
+    source += [f"int on_visit_{point}(struct pt_regs *ctx) {{ visit({point}); return 0; }}" for point in probed]
+    return "\n" + "\n".join(source)
+
+
+def _trial_point(options: EngineOptions) -> int:
+    return options.max_points - 1
+
+
 @dataclass
 class CallCounter:
     """Attached probes that count; `close` detaches them."""
@@ -77,9 +90,9 @@ class PointProbes:
         self._links.append(link)
 
     @contextmanager
-    def on_trial(self, point: int, path: str, file_offset: int) -> Iterator[None]:
-        """One place as `attach_points` does it, for the length of the block."""
-        self.attach_points(point, path, [file_offset])
+    def on_trial(self, path: str, file_offset: int) -> Iterator[None]:
+        """One place as `attach_points` does it, for the length of the block; for engines that have points."""
+        self.attach_points(_trial_point(self._options), path, [file_offset])
         link = self._links.pop()
         try:
             yield
@@ -183,8 +196,13 @@ class PointProbes:
                     attach(first, (first + end) // 2)
                     attach((first + end) // 2, end)
 
-        attach(0, len(file_offsets))
-        return CallCounter(links, lambda: [int(counts[i].value) for i in range(len(file_offsets))])
+        counter = CallCounter(links, lambda: [int(counts[i].value) for i in range(len(file_offsets))])
+        try:
+            attach(0, len(file_offsets))
+        except BaseException:
+            counter.close()
+            raise
+        return counter
 
     def visits(self, points: int) -> list[int]:
         """Visits of the first `points` progress points since loading."""

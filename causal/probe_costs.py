@@ -67,7 +67,7 @@ def _measure(engine: Engine, library: ctypes.CDLL, offsets: dict[str, int], step
         return min(times) / _VISITS[stepped]
 
     bare = fastest()
-    with engine.probes.on_trial(engine.options.max_points - 1, str(LIBRARY), offset):
+    with engine.probes.on_trial(str(LIBRARY), offset):
         return max(round(fastest() - bare), 0)
 
 
