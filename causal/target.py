@@ -35,6 +35,7 @@ _LARGE = 16 << 20
 # Mappings that are many, or change all the time, are looked at for at most a tenth of the time.
 _LOOKING_SHARE = 9
 _FULL = "the table of mappings"
+_HIDDEN = "mappings of some processes"
 _MAKE_ROOM = "raise --max-mappings, or follow fewer processes"
 
 
@@ -139,7 +140,13 @@ class Target:
     def _read_space(self, tgid: int, fresh: bool = False) -> None:
         self._unsure.discard(tgid)
         root = root_of(tgid)
-        layout = tuple(seen_from_here(mapping, root) for mapping in read_maps(tgid))
+        try:
+            layout = tuple(seen_from_here(mapping, root) for mapping in read_maps(tgid))
+        except CausalError as error:
+            if not self._layouts:
+                raise
+            self.unreadable.setdefault(_HIDDEN, error.message)  # such as sudo, for users who are not root
+            return
         if layout and self._layouts.get(tgid) != layout:
             self._layouts[tgid] = layout
             self._add_regions(layout)

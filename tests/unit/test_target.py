@@ -247,6 +247,26 @@ def test_a_process_with_too_many_mappings(engine):
     assert "--max-mappings" in caught.value.hint
 
 
+def test_a_child_that_may_not_be_looked_at_is_left_out(engine, monkeypatch):
+    target = target_of(engine)
+    target.refresh()
+    engine.versions[os.getppid()] = 1
+    layout = read_maps(os.getpid())
+
+    def read(pid):
+        if pid == os.getppid():
+            raise CausalError(f"may not read {pid}")
+        return layout
+
+    monkeypatch.setattr("causal.target.read_maps", read)
+    target.refresh()
+    assert os.getpid() in engine.of and os.getppid() not in engine.of
+    assert list(target.unreadable.values()) == [f"may not read {os.getppid()}"]
+    with pytest.raises(CausalError):
+        engine.versions.pop(os.getpid())
+        target_of(engine).refresh()
+
+
 def test_is_any_process_registered(engine):
     target = target_of(engine)
     assert not target.registered()
