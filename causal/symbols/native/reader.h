@@ -152,7 +152,6 @@ struct reader {
 
 	// scratch
 	struct vector raw_rows, sequences, directories, files, ranges, abbrevs, attributes, scopes;
-	const struct unit *abbrev_unit;
 	u64 abbrev_offset;
 	bool abbrev_valid;
 	u8 abbrev_part, abbrev_shape;

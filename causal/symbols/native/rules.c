@@ -243,7 +243,7 @@ static bool define_register(u8 op, struct cursor *c, struct frame_state *s, cons
 		keep(s, reg, scaled_signed(read_sleb(c), common->data_factor));
 		return true;
 	case 0x2f: // DW_CFA_GNU_negative_offset_extended
-		keep(s, reg, -scaled(read_uleb(c), common->data_factor));
+		keep(s, reg, scaled_signed(scaled(read_uleb(c), common->data_factor), -1));
 		return true;
 	case 0x09: case 0x14: // DW_CFA_register, val_offset
 		read_uleb(c);
