@@ -272,11 +272,14 @@ class Claims:
         self._held: dict[tuple[int, int], socket.socket] = {}
 
     def claim(self, process: Process) -> bool:
-        """Mark a process; False when another profiler has it."""
+        """Mark a process; False when another profiler has it. Where descriptors have run out it stays unmarked."""
         key = (process.pid, process.start)
         if key in self._held:
             return True
-        mark = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            mark = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError:
+            return True
         try:
             mark.bind(f"\0causal-bpf/{process.pid}/{process.start}")
         except OSError:
@@ -292,6 +295,11 @@ class Claims:
                 f"process {process.pid} ({process.name}) is being profiled by another causal-bpf",
                 "wait until that one is done, or end it with Ctrl-C",
             )
+
+    def release(self, pid: int) -> None:
+        """Take away the mark of a process that has ended: each is a descriptor."""
+        for key in [key for key in self._held if key[0] == pid]:
+            self._held.pop(key).close()
 
     def close(self) -> None:
         """Take all marks away."""

@@ -187,6 +187,8 @@ class Target:
 
     def _forget(self, tgid: int) -> None:
         self._engine.remove_process(tgid)
+        if self._claims:
+            self._claims.release(tgid)
         self._jit.forget(tgid)
         self._spaces.leave(tgid)
         self._unsure.discard(tgid)

@@ -1,5 +1,6 @@
 """Processes as a user names them: found in a made-up /proc, and refused with a reason."""
 
+import errno
 import os
 import socket
 import subprocess
@@ -154,4 +155,16 @@ def test_one_profiler_at_a_time():
         stranger.connect(f"\0causal-bpf/{process.pid}/{process.start}")
     assert claims.claim(process)  # again is no conflict
     assert not Claims().claim(process)
+    claims.release(process.pid + 1)
+    assert not Claims().claim(process)
+    claims.release(process.pid)
+    assert claims.claim(process)
     claims.close()
+
+
+def test_without_descriptors_nothing_is_marked(monkeypatch):
+    def none_left(*_):
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr("socket.socket", none_left)
+    assert Claims().claim(look_up(os.getppid()))
