@@ -1,14 +1,16 @@
 """A recording before anything runs: what is refused, what is looked up, and the small sums at the end."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
 from causal.errors import CausalError, UsageError
+from causal.injection import Handlers, Table
 from causal.interruption import Interruption
 from causal.progress import PointSpec
 from causal.recording import machine, quantile_of_powers
-from causal.running import RunOptions, can_preload, examine
+from causal.running import RunOptions, _Run, can_preload, examine
 from causal.selection import find_given
 from causal.symbols.elf import Binary
 from tests.unit.elf_fixture import ElfFile, Symbol
@@ -188,3 +190,15 @@ def test_what_is_given_is_found_before_anything_runs(program):
         with pytest.raises(CausalError, match=message) as caught:
             find_given(asked, subject.table, subject.only)
         assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("registered", "lacking", "possible"), [(True, True, True), (False, True, False), (False, False, True)]
+)
+def test_whether_a_repeated_command_can_be_paused(registered, lacking, possible):
+    """A helper that cannot be does not count where the command brings its own handler."""
+    said = []
+    handlers = Handlers(Table(3, 8192), lacking={12: "it is a 32-bit program"} if lacking else {})
+    target = SimpleNamespace(was_registered=registered)
+    base = SimpleNamespace(handlers=handlers, target=target, announce_missing=lambda: said.append(1))
+    assert _Run(base, options("true"))._can_pause() == possible == (not said)
