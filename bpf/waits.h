@@ -89,6 +89,7 @@ static __always_inline void grant_waits(struct experiment *x, struct clock *c, u
 {
 	u32 region = x->region;
 	u64 *number, threads, since, time, step;
+	s64 idle = x->idle; // below zero when two cores take away the last one at once
 
 	if (!region || x->waits == WAITS_NONE)
 		return;
@@ -97,7 +98,9 @@ static __always_inline void grant_waits(struct experiment *x, struct clock *c, u
 	number = waiting.lookup(&region);
 	if (!number || !time)
 		return;
-	threads = *number > x->idle ? *number - x->idle : 0;
+	threads = *number;
+	if (idle > 0)
+		threads = threads > (u64)idle ? threads - idle : 0;
 	count(C_SELECTED_NS, threads * time);
 	if (!running(x, c, now) || tries_nothing(x))
 		return;
