@@ -22,7 +22,7 @@ def started(options: RunOptions, points: int = 0) -> Iterator[tuple[Engine, Subj
 
     Raises CausalError with a remedy.
     """
-    _require()
+    capabilities.require()
     subject = examine(options)
     with Engine(options.engine) as engine:
         engine.load(points)
@@ -38,7 +38,7 @@ def started(options: RunOptions, points: int = 0) -> Iterator[tuple[Engine, Subj
 @contextmanager
 def joined(options: AttachOptions, points: int = 0) -> Iterator[tuple[Engine, Subject, Members]]:
     """Processes that run already, on the clock; nothing is done to them. Otherwise as `started`."""
-    _require()
+    capabilities.require()
     members = find_members(options)
     subject = examine_members(options, members)
     with Engine(options.engine) as engine:
@@ -47,7 +47,3 @@ def joined(options: AttachOptions, points: int = 0) -> Iterator[tuple[Engine, Su
             engine.add_process(process.pid, follow=options.children)
             engine.add_blocked(process.pid)
         yield engine, subject, members
-
-
-def _require() -> None:
-    capabilities.require()

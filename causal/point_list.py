@@ -17,7 +17,7 @@ from causal.symbols.demangle import bare_name, base_name, demangle, is_piece
 from causal.symbols.elf import Binary
 from causal.symbols.libraries import readable_binaries
 from causal.symbols.lines import SourceLines
-from causal.symbols.usdt import readable, usdt_points
+from causal.symbols.usdt import usdt_points
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,8 @@ def list_points(main: Binary, libraries: Sequence[str], pattern: str | None = No
 
 def usdt_candidates(binary: Binary, pattern: str | None = None) -> Iterator[Candidate]:
     """The USDT points of one file; `note` names the file."""
-    places = Counter((point.provider, readable(point.name)) for point in usdt_points(binary))
-    for (provider, name), count in places.items():
-        spec = f"usdt:{provider}:{name}"
+    places = Counter(point.spec for point in usdt_points(binary))
+    for spec, count in places.items():
         if pattern is None or _matches(spec, pattern):
             yield Candidate(spec, "usdt", f"{binary.name}, {count} places" if count > 1 else binary.name)
 

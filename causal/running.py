@@ -41,11 +41,23 @@ class RunOptions(RecordingOptions):
     keep_running: bool = False
 
 
+def has_points_of_its_own(options: RunOptions) -> bool:
+    """Whether the source of the command names progress points (coz.h, causal.h), so that none need be asked for."""
+    main = _main_binary(options)
+    libraries = libraries_of(main)
+    counts = MACRO_MARK in marks_in((main.path, *own_libraries(libraries))) and can_preload(main)
+    return counts or bool(points_in_source(main, libraries).places)
+
+
+def _main_binary(options: RunOptions) -> Binary:
+    return Binary.load(os.path.realpath(resolve_executable(options.command[0])))
+
+
 def examine(options: RunOptions) -> Subject:
     """Check the command, the unit, the regions and the points. Raises CausalError with a remedy for each mistake."""
     check_unit(options.unit)
     program = os.path.realpath(find_command(options.command[0]))
-    main = Binary.load(os.path.realpath(resolve_executable(options.command[0])))
+    main = _main_binary(options)
     owner = invoking_user()
     if main.is_privileged and owner is not None:
         raise CausalError(

@@ -16,12 +16,13 @@ from causal.errors import CausalError
 from causal.interruption import Interruption
 from causal.looking import joined, started
 from causal.processes import is_alive
+from causal.recording import RecordingOptions
 from causal.running import RunOptions
 from causal.source_points import unread_counters
 from causal.symbols.demangle import demangle, is_piece
 from causal.symbols.elf import Binary
 from causal.symbols.libraries import libraries_of, readable_binaries
-from causal.symbols.usdt import readable, usdt_points
+from causal.symbols.usdt import usdt_points
 from causal.tracefs import events_if_readable
 
 _LOOK_S = 10.0
@@ -100,7 +101,7 @@ def _events() -> list[str]:
     return [event for call in _SYSTEM_CALLS if (event := f"syscalls:sys_exit_{call}") in known]
 
 
-def _length_s(options: AttachOptions | RunOptions) -> float:
+def _length_s(options: RecordingOptions) -> float:
     return min(options.duration_s or _LOOK_S, _LOOK_S)
 
 
@@ -138,7 +139,7 @@ def usdt_looks(binaries: Sequence[Binary | str], most: int) -> Iterator[Look]:
     """The USDT points of these files, at most so many places at a time."""
     for binary in readable_binaries(binaries):
         places = [
-            (f"usdt:{point.provider}:{readable(point.name)}", offset, binary.file_offset(point.semaphore) or 0)
+            (point.spec, offset, binary.file_offset(point.semaphore) or 0)
             for point in usdt_points(binary)
             if (offset := binary.file_offset(point.vaddr)) is not None
         ]

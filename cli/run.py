@@ -81,13 +81,13 @@ class RunCommand:
         """Records and prints; the exit code is the command's, 0 when --duration ended it."""
         if args.list_points:
             return _list_points(args.list_points, args.command)
-        from causal.running import record
+        from causal.running import has_points_of_its_own, record
 
         options = _options(args)
         with interruptible() as interruption:
             if args.list_regions:
                 return _list_regions(options, interruption)
-            if not (options.points or options.latencies or options.repeat) and not _counts_itself(options):
+            if not (options.points or options.latencies or options.repeat) and not has_points_of_its_own(options):
                 return _suggest(options, interruption)
             outcome = record_and_print(
                 args.quiet, lambda *callbacks: record(options, interruption, *callbacks)
@@ -111,14 +111,6 @@ def _options(args: argparse.Namespace) -> RunOptions:
     return RunOptions(
         **common_options(args, command[0]), command=command, repeat=args.repeat, keep_running=args.keep_running
     )
-
-
-def _counts_itself(options: RunOptions) -> bool:
-    """Whether the program has progress points in its source (coz.h, causal.h), so that none need be named."""
-    from causal.running import examine
-
-    subject = examine(options)
-    return subject.has_macros or bool(subject.points.places)
 
 
 def _suggest(options: RunOptions, interruption: Interruption) -> int:

@@ -29,6 +29,11 @@ class UsdtPoint:
     vaddr: int
     semaphore: int
 
+    @property
+    def spec(self) -> str:
+        """What follows -p."""
+        return f"usdt:{self.provider}:{readable(self.name)}"
+
 
 @lru_cache(maxsize=256)  # read once for all points that are looked for
 def usdt_points(binary: Binary) -> tuple[UsdtPoint, ...]:
