@@ -29,7 +29,8 @@ from .accuracy_tables import (
     summary_line,
     worse_than_coz,
 )
-from .cases import ALL_CASES, ROOT, SETS, WORKLOADS, Case, select, surroundings
+from .arguments import declare_output
+from .cases import ALL_CASES, SETS, WORKLOADS, Case, select, surroundings
 from .machine import describe_machine
 from .prediction import Predicted, Prediction, ProfilerFailed, predict, predict_attached
 from .truth import Skipped, combine, measure_repetition
@@ -215,14 +216,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--truth-seconds", type=seconds, default=1.5,
                         help="length of each unprofiled run (default 1.5)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="order of the unprofiled runs (default 1)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
-    parser.add_argument("--markdown", type=Path, metavar="FILE",
-                        help="also write a Markdown report; text above its marker line is kept")  # fmt: skip
+    declare_output(parser)
     parser.add_argument("--combine", type=Path, nargs="+", metavar="JSON",
                         help="measure nothing: one report from what earlier runs printed with --json")  # fmt: skip
     parser.add_argument("--profiles", type=Path, metavar="DIR", help="keep the recorded profiles there")
-    parser.add_argument("--causal-bpf", type=str.split, metavar="CMD", help="the profiler (default .venv's)",
-                        default=[str(ROOT / ".venv" / "bin" / "causal-bpf")])  # fmt: skip
     return parser
 
 

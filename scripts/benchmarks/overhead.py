@@ -21,7 +21,7 @@ from typing import Any
 from . import coz, timing
 from .accuracy import seconds
 from .accuracy_tables import align, markdown_table, merge_markdown
-from .cases import ROOT
+from .arguments import declare_output
 from .machine import describe_machine
 from .timing import Subject, Timing, TimingFailed
 
@@ -219,11 +219,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="list the programs and stop")
     parser.add_argument("--coz", action="store_true", help=f"also under COZ, if {coz.PACKAGE} is installed")
     parser.add_argument("--seed", type=int, default=1, help="order of the runs (default 1)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
-    parser.add_argument("--markdown", type=Path, metavar="FILE",
-                        help="also write a Markdown report; text above its marker line is kept")  # fmt: skip
-    parser.add_argument("--causal-bpf", type=str.split, metavar="CMD", help="the profiler (default .venv's)",
-                        default=[str(ROOT / ".venv" / "bin" / "causal-bpf")])  # fmt: skip
+    declare_output(parser)
     return parser
 
 

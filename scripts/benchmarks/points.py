@@ -20,6 +20,7 @@ from pathlib import Path
 
 from . import coz
 from .accuracy_tables import align, markdown_table, merge_markdown
+from .arguments import declare_output
 from .cases import ROOT, WORKLOADS
 from .machine import describe_machine
 
@@ -215,11 +216,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--repetitions", type=int, default=5, help="repetitions of all arms (default 5)")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a run of two threads (default 3)")
     parser.add_argument("--seed", type=int, default=1, help="order of the runs (default 1)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the tables")
-    parser.add_argument("--markdown", type=Path, metavar="FILE",
-                        help="also write a Markdown report; text above its marker line is kept")  # fmt: skip
-    parser.add_argument("--causal-bpf", type=str.split, metavar="CMD", help="the profiler (default .venv's)",
-                        default=[str(ROOT / ".venv" / "bin" / "causal-bpf")])  # fmt: skip
+    declare_output(parser)
     return parser
 
 

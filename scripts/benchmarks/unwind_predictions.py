@@ -9,7 +9,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from benchmarks.cases import ALL_CASES, ROOT, WORKLOADS, Case
+from benchmarks.arguments import PROFILER
+from benchmarks.cases import ALL_CASES, WORKLOADS, Case
 from benchmarks.prediction import predict
 
 DURATION_S = 30
@@ -106,7 +107,7 @@ def pooled(predictions):
 
 def measure(words, _stacks):
     """Prints a line for each case and level: percent gained, as predicted with and without frame pointers."""
-    profiler = [str(ROOT / ".venv" / "bin" / "causal-bpf")]
+    profiler = [PROFILER]
     wide = 0
     for case in [case for case in cases() if not words or case.name in words]:
         with tempfile.TemporaryDirectory(prefix="unwind-") as name:

@@ -31,10 +31,10 @@ from pathlib import Path
 from causal.attachment import AttachOptions
 from causal.looking import joined
 
-from .cases import PROGRAMS, ROOT
+from .arguments import PROFILER
+from .cases import PROGRAMS
 from .machine import describe_machine
 
-CAUSAL_BPF = str(ROOT / ".venv" / "bin" / "causal-bpf")
 _START_UP_S = 4.0
 # Sums the time between the switch from a thread of the process and the next one to it.
 _SCRIPT = """
@@ -125,7 +125,7 @@ def compare_exactness(seconds: float) -> int:
 
 
 def _causal_bpf(verb: str, *words: str) -> list[str]:
-    return [CAUSAL_BPF, verb, *words[:1], "--no-pauses", "-q", "--force", "-u", "function", *words[1:]]
+    return [PROFILER, verb, *words[:1], "--no-pauses", "-q", "--force", "-u", "function", *words[1:]]
 
 
 def _watched_rate(watcher: Sequence[str], seconds: float) -> float:
