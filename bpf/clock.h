@@ -364,6 +364,14 @@ static __always_inline void adopt(struct thread *t, u32 tgid)
 		count(C_PROCESSES_LOST, 1);
 }
 
+// What a thread that has a record is to be when it acts. Looking it up again would cost every system call.
+static __always_inline void take_part(struct thread *t, u32 tgid, struct experiment *x)
+{
+	if (t->tgid != tgid)
+		adopt(t, tgid);
+	sync_thread(t, x);
+}
+
 // The record of the current thread, NULL when it is no target. Unknown threads start without debt (rule 6).
 static __always_inline struct thread *current_thread(struct clock *c, struct experiment *x)
 {
@@ -379,8 +387,6 @@ static __always_inline struct thread *current_thread(struct clock *c, struct exp
 			return NULL;
 		set_runnable(t, c);
 	}
-	if (t->tgid != tgid)
-		adopt(t, tgid);
-	sync_thread(t, x);
+	take_part(t, tgid, x);
 	return t;
 }

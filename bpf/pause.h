@@ -275,52 +275,57 @@ static __always_inline void stamp_sending(struct thread *t, struct clock *c, str
 	c->sent_generation = x->generation;
 }
 
-int on_sys_enter(struct bpf_raw_tracepoint_args *ctx)
+// The stub asks, or says that it is there. For all others gettid() is what it always was.
+static __always_inline void on_gettid(u64 user_regs, u64 id, struct clock *c, struct experiment *x)
 {
-	u64 id = bpf_get_current_pid_tgid(), now;
 	u32 tid = id, tgid = id >> 32;
-	long number = ctx->args[1];
-	bool sends = sends_or_closes(number);
 	struct pt_regs regs = {};
 	struct process *p;
 	struct thread *t;
-	struct clock *c;
+
+	bpf_probe_read_kernel(&regs, sizeof(regs), (void *)user_regs);
+	if (regs.di == ASK_MAGIC) {
+		t = current_thread(c, x);
+		if (t)
+			answer_stub(t, tid, regs.si, c, x, bpf_ktime_get_ns());
+	} else if (regs.di == REGISTER_MAGIC) {
+		p = processes.lookup(&tgid);
+		// Only signals that are ignored by default: no other is ever sent.
+		if (p && (regs.dx == SIGNAL_URG || regs.dx == SIGNAL_WINCH)) {
+			p->handler = regs.si;
+			p->signal = regs.dx;
+		}
+	}
+}
+
+// These two run at every system call of every program: most of them must end after one look-up, or before it.
+int on_sys_enter(struct bpf_raw_tracepoint_args *ctx)
+{
+	u64 id = bpf_get_current_pid_tgid();
+	u32 tid = id, tgid = id >> 32;
+	long number = ctx->args[1];
 	struct experiment *x;
+	struct thread *t;
+	struct clock *c;
 
 	t = threads.lookup(&tid);
-	if (number != SYS_GETTID && (!t || (!(t->flags & (F_SENT | F_PAUSED)) && !sends)))
-		return 0;
-	if (!t && !processes.lookup(&tgid))
+	if (number == SYS_GETTID ? !t && !processes.lookup(&tgid) : !t || !(in_pause(t) || sends_or_closes(number)))
 		return 0;
 	c = the_clock();
 	x = the_experiment();
 	if (!c || !x)
 		return 0;
-	t = current_thread(c, x);
+	if (number == SYS_GETTID)
+		on_gettid(ctx->args[0], id, c, x);
+	t = threads.lookup(&tid);
 	if (!t)
 		return 0;
-	now = bpf_ktime_get_ns();
-	if (number == SYS_GETTID) {
-		bpf_probe_read_kernel(&regs, sizeof(regs), (void *)ctx->args[0]);
-		if (regs.di == ASK_MAGIC) {
-			answer_stub(t, tid, regs.si, c, x, now);
-			return 0;
-		}
-		if (regs.di == REGISTER_MAGIC) {
-			p = processes.lookup(&tgid);
-			// Only signals that are ignored by default: no other is ever sent.
-			if (p && (regs.dx == SIGNAL_URG || regs.dx == SIGNAL_WINCH)) {
-				p->handler = regs.si;
-				p->signal = regs.dx;
-			}
-			return 0;
-		}
-	}
+	take_part(t, tgid, x);
 	if (number == SYS_RT_SIGRETURN && (t->flags & F_PAUSED))
-		end_pause(t, tid, c, x, now);
+		end_pause(t, tid, c, x, bpf_ktime_get_ns());
 	else if ((t->flags & (F_SENT | F_PAUSED)) == F_SENT)
-		void_pause(t, x, now);
-	if (sends)
+		void_pause(t, x, bpf_ktime_get_ns());
+	if (sends_or_closes(number))
 		stamp_sending(t, c, x);
 	return 0;
 }
@@ -329,7 +334,8 @@ int on_sys_enter(struct bpf_raw_tracepoint_args *ctx)
 // then a signal changes its outcome.
 int on_sys_exit(struct bpf_raw_tracepoint_args *ctx)
 {
-	u32 tid = bpf_get_current_pid_tgid();
+	u64 id = bpf_get_current_pid_tgid();
+	u32 tid = id;
 	struct thread *t = threads.lookup(&tid);
 	long result = ctx->args[1];
 	struct clock *c;
@@ -341,8 +347,8 @@ int on_sys_exit(struct bpf_raw_tracepoint_args *ctx)
 	x = the_experiment();
 	if (!c || !x)
 		return 0;
-	t = current_thread(c, x);
-	if (t)
+	take_part(t, id >> 32, x);
+	if (debt_of(t, c) > THRESHOLD_NS)
 		maybe_pause(t, c, x, bpf_ktime_get_ns());
 	return 0;
 }
