@@ -125,7 +125,7 @@ def compare_exactness(seconds: float) -> int:
 
 
 def _causal_bpf(verb: str, *words: str) -> list[str]:
-    return [PROFILER, verb, *words[:1], "--no-pauses", "-q", "--force", "-u", "function", *words[1:]]
+    return [PROFILER, verb, "--no-pauses", "-q", "--force", "-u", "function", *words]
 
 
 def _watched_rate(watcher: Sequence[str], seconds: float) -> float:
