@@ -198,10 +198,9 @@ class _Attachment:
             command, roots[0].pid, base.subject.progress_points(), attached=[process.pid for process in roots],
             children=self.options.children, companions=list(self.options.companions),
         )  # fmt: skip
-        run = base.experiments(base.target.alive, lambda: sum(throttled_periods(process.pid) for process in roots))
-        duration_s = self.options.duration_s
-        reason = run.run(None if duration_s is None else round(duration_s * 1e9))
-        base.finish(reason, None, run.pairs, run.notes())
+        reason = base.record(
+            base.target.alive, lambda: sum(throttled_periods(process.pid) for process in roots), lambda: None
+        )
         base.engine.close()
         base.report(self.options.output)
         return Outcome(self.options.output, reason, None)

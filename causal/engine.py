@@ -50,6 +50,8 @@ _INTERRUPTS = (
     "irq_handler", "local_timer", "reschedule", "call_function", "call_function_single", "x86_platform_ipi",
     "error_apic", "spurious_apic", "thermal_apic", "threshold_apic", "deferred_error_apic",
 )  # fmt: skip
+# Who counts is known from these alone. They are rare.
+_TELL_WHO_BELONGS = frozenset({b"sched_process_fork", b"sched_process_exec"})
 _SETTLED_LOAD_S = 0.01
 # How far periods wander, and how often. Where rounds of the target and ticks beat, ticks at a constant period find the
 # same part of the round for a long time: in the simulator the mean error at rounds of half a period is 7.0 points with
@@ -453,6 +455,22 @@ class Engine:
         table = self._kernel.bpf["pause_errors"]
         return [int(table[i].value) for i in range(64)]
 
+    def let_go(self) -> None:
+        """Leave the target alone, for good: no samples and no hooks but progress points and those that tell new
+        threads and processes of the target. Counters and waits stand still from now on."""
+        self.stop()
+        self._close_clocks()
+        bpf = self._kernel.bpf
+        with captured_output():
+            for name in [name for name in bpf.raw_tracepoint_fds if name not in _TELL_WHO_BELONGS]:
+                bpf.detach_raw_tracepoint(name)
+
+    def _close_clocks(self) -> None:
+        for clock in self._clocks:
+            clock.stop()
+            clock.close()
+        self._clocks.clear()
+
     def close(self) -> None:
         """Detach everything. Pauses under way end because nobody answers the stub.
 
@@ -468,10 +486,7 @@ class Engine:
 
     def _detach(self) -> None:
         self.stop()
-        for clock in self._clocks:
-            clock.stop()
-            clock.close()
-        self._clocks.clear()
+        self._close_clocks()
         self.probes.close()
         loaded, self._loaded = self._kernel, None
         with captured_output():

@@ -19,10 +19,12 @@ from causal.symbols.libraries import readable_binaries
 from causal.symbols.lines import SourceLines
 from causal.symbols.usdt import usdt_points
 
+KINDS = ("function", "usdt", "line")
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """`spec` is what follows -p, `kind` function, usdt or line; `note` says more about it, if there is more to say."""
+    """`spec` is what follows -p, `kind` one of KINDS; `note` says more about it, if there is more to say."""
 
     spec: str
     kind: str
@@ -40,6 +42,14 @@ def list_points(main: Binary, libraries: Sequence[str], pattern: str | None = No
         yield from usdt_candidates(binary, pattern)
     if pattern and ("." in pattern or ":" in pattern):
         yield from _lines(main, pattern)
+
+
+def list_points_of_all(
+    programs: Sequence[tuple[Binary, Sequence[str]]], pattern: str | None = None
+) -> list[Candidate]:
+    """The same of several programs, each with its libraries: by kind, and what they share once."""
+    found = dict.fromkeys(each for main, libraries in programs for each in list_points(main, libraries, pattern))
+    return sorted(found, key=lambda each: KINDS.index(each.kind))
 
 
 def usdt_candidates(binary: Binary, pattern: str | None = None) -> Iterator[Candidate]:

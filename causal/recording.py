@@ -37,6 +37,7 @@ from causal.regions import RegionTable, Scope
 from causal.selection import find_given
 from causal.symbols.elf import Binary
 from causal.target import Target
+from causal.undisturbed import Undisturbed, time_left_alone, watch
 from causal.waiting import LOCKS_ARE_COUNTED, WaitClass, mode_of
 from causal.windows import Attribution, EngineOptions
 
@@ -201,6 +202,24 @@ class Recorder:
         plan = PlanOptions(undilated=undilated)
         return Planner(self.rng, self.options.speedups, self.subject.only, plan, observe_only, self.given)
 
+    def record(
+        self, alive: Callable[[], bool], throttled: Callable[[], int], exit_status: Callable[[], int | None]
+    ) -> str:  # fmt: skip
+        """Experiment on a target that runs for as long as asked for, and finish the profile. Returns why it ended."""
+        duration_s = self.options.duration_s
+        alone_s = 0.0 if self.given else time_left_alone(duration_s)
+        run = self.experiments(alive, throttled)
+        reason = run.run(None if duration_s is None else round((duration_s - alone_s) * 1e9))
+        leave = None
+        if alone_s and reason == "duration":
+            leave = partial(self._leave_alone, alone_s, lambda: alive() and not self.interruption())
+        self.finish(reason, exit_status(), run.pairs, run.notes(), leave)
+        return reason
+
+    def _leave_alone(self, seconds: float, go_on: Callable[[], bool]) -> Undisturbed | None:
+        self.engine.let_go()
+        return watch(self.points.totals, seconds, go_on, time.monotonic_ns, time.sleep)
+
     def experiments(self, alive: Callable[[], bool], throttled: Callable[[], int]) -> Experiments:
         """Windows on a target that runs."""
         world = Surroundings(
@@ -254,8 +273,11 @@ class Recorder:
         self.startup_ns = time.monotonic_ns() - self.began_ns
         self.writer.startup(self.startup_ns)
 
-    def finish(self, reason: str, exit_status: int | None, pairs: int, notes: Sequence[str] = ()) -> None:
-        """Write the last records; `notes` are for the user."""
+    def finish(
+        self, reason: str, exit_status: int | None, pairs: int, notes: Sequence[str] = (),
+        leave_alone: Callable[[], Undisturbed | None] | None = None,
+    ) -> None:  # fmt: skip
+        """Write the last records; `notes` are for the user, `leave_alone` is called when all else has been counted."""
         counters = self.engine.counters()
         samples, serial = self.engine.region_samples(), self.engine.serial_samples()
         for region in self.subject.table:
@@ -267,6 +289,10 @@ class Recorder:
         self._write_waits()
         run_ns = time.monotonic_ns() - self.began_ns
         self.writer.runtime(run_ns)
+        diagnosis = self._diagnosis(counters, pairs) | {"serial_samples": round(float(serial.sum()), 2)}
+        messages = (*self._messages(counters), *notes)
+        if leave_alone is not None and (undisturbed := leave_alone()) is not None:
+            diagnosis["undisturbed"] = undisturbed.record()
         self.writer.end(
             End(
                 reason=reason,
@@ -275,8 +301,8 @@ class Recorder:
                 samples_in_scope=counters["in_scope"],
                 period_ns=self.engine.options.period_ns,
                 run_ns=run_ns,
-                diagnosis=self._diagnosis(counters, pairs) | {"serial_samples": round(float(serial.sum()), 2)},
-                messages=(*self._messages(counters), *notes),
+                diagnosis=diagnosis,
+                messages=messages,
             )
         )
 

@@ -126,10 +126,9 @@ class _Run:
             # The loader must have run, else the first look finds nothing to look at.
             self._wait_for_registration(child)
             base.announce_missing()
-            run = base.experiments(lambda: child.poll() is None, lambda: throttled_periods(child.pid))
-            duration_s = self.options.duration_s
-            reason = run.run(None if duration_s is None else round(duration_s * 1e9))
-            base.finish(reason, child.status, run.pairs, run.notes())
+            reason = base.record(
+                lambda: child.poll() is None, lambda: throttled_periods(child.pid), lambda: child.status
+            )  # fmt: skip
             return self._leave(child, reason)
 
     def repeat(self) -> Outcome:

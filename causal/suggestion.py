@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-from causal.attachment import AttachOptions, library_paths
+from causal.attachment import AttachOptions, programs_of
 from causal.engine import Engine
 from causal.errors import CausalError
 from causal.interruption import Interruption
@@ -69,12 +70,14 @@ class Look:
 def suggest_for_process(options: AttachOptions, interruption: Interruption) -> Suggestion:
     """Look at processes that run already for ten seconds, or a shorter `options.duration_s`."""
     events = _events()
-    with joined(options, len(events)) as (engine, subject, members):
-        libraries = library_paths(members.roots[0])
+    with joined(options, len(events)) as (engine, _, members):
+        mains, libraries = programs_of(members)
         going = _Going(lambda: any(map(is_alive, members.roots)), interruption)
-        rates = _rates(engine, subject.main, libraries, events, going, _length_s(options))
+        loaded = list(dict.fromkeys(chain.from_iterable(libraries.values())))
+        rates = _rates(engine, mains, loaded, events, going, _length_s(options))
         status = None if any(map(is_alive, members.roots)) else 0
-        return Suggestion(_rank_all(rates), status, unread_counters(subject.main, libraries, runs_already=True))
+        notes = (unread_counters(main, libraries[main.path], runs_already=True) for main in mains)
+        return Suggestion(_rank_all(rates), status, next(filter(None, notes), ""))
 
 
 def suggest(options: RunOptions, interruption: Interruption) -> Suggestion:
@@ -83,7 +86,7 @@ def suggest(options: RunOptions, interruption: Interruption) -> Suggestion:
     with started(options, len(events)) as (engine, subject, child):
         going = _Going(lambda: child.poll() is None, interruption)
         libraries = libraries_of(subject.main)
-        rates = _rates(engine, subject.main, libraries, events, going, _length_s(options))
+        rates = _rates(engine, [subject.main], libraries, events, going, _length_s(options))
         return Suggestion(_rank_all(rates), child.poll(), unread_counters(subject.main, libraries, runs_already=False))
 
 
@@ -106,14 +109,16 @@ def _length_s(options: RecordingOptions) -> float:
 
 
 def _rates(
-    engine: Engine, main: Binary, libraries: Sequence[str], events: Sequence[str], going: _Going, length_s: float
-) -> Rates:
+    engine: Engine, mains: Sequence[Binary], libraries: Sequence[str], events: Sequence[str], going: _Going,
+    length_s: float,
+) -> Rates:  # fmt: skip
     rates: Rates = {FUNCTION: {}, USDT: {}, SYSTEM_CALL: {}}
     for number, event in enumerate(events):
         engine.probes.attach_event(number, *event.split(":"))
     began, before = time.monotonic(), engine.probes.visits(len(events))
     most = engine.options.max_calls
-    looks = [*_function_looks(main, most), *usdt_looks((main, *libraries), most)]
+    functions = chain.from_iterable(_function_looks(main, most) for main in mains)
+    looks = [*functions, *usdt_looks((*mains, *libraries), most)]
     for look in looks:
         if not going:
             break

@@ -111,14 +111,12 @@ def _has_points(options: AttachOptions) -> bool:
 
 
 def _list_points(options: AttachOptions, pattern: str | None) -> int:
-    from causal.attachment import find_members, library_paths
-    from causal.point_list import list_points
-    from causal.symbols.elf import Binary
+    from causal.attachment import find_members, programs_of
+    from causal.point_list import list_points_of_all
     from cli.points import print_points
 
-    process = find_members(options).roots[0]
-    main = Binary.load(process.executable)
-    print_points(list_points(main, library_paths(process), pattern), main, pattern)
+    mains, libraries = programs_of(find_members(options))
+    print_points(list_points_of_all([(main, libraries[main.path]) for main in mains], pattern), mains[0], pattern)
     return 0
 
 

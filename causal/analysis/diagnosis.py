@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from causal.analysis.pairs import visits_of
+from causal.analysis.perturbation import measure_perturbation, perturbation_message
 from causal.analysis.probes import probe_messages
 from causal.analysis.results import Diagnosis, Overhead, RegionResult, Verdict
 from causal.analysis.stacks import cut_short, missing_information, read_stacks
@@ -60,11 +61,14 @@ def measure_overhead(profile: Profile, windows: Sequence[Window], points: Sequen
     # A placebo's delay_ns is the cost of its signals, not a pause.
     delay = sum(window.delay_ns for window in windows if window.arm in ("treated", "dilation"))
     startup = None if profile.end is None else profile.end.diagnosis.get("startup_s")
+    alone = measure_perturbation(profile, windows)
+    # Against a baseline with a given speedup, pauses would count as overhead.
+    sampling = None if profile.given else _sampling_overhead(windows, points)
     return Overhead(
         startup_s=float(startup) if isinstance(startup, int | float) else None,
-        # Against a baseline with a given speedup, pauses would count as overhead.
-        sampling=None if profile.given else _sampling_overhead(windows, points),
+        sampling=sampling if alone is None else alone.share,
         delays=delay / wall if wall > 0 else None,
+        undisturbed=None if alone is None else alone.undisturbed,
     )
 
 
@@ -190,6 +194,8 @@ def _messages(profile: Profile, windows: Sequence[Window], visits: dict[str, int
     messages += _uneven_messages(windows, list(visits))
     messages += _loss_messages(profile, windows)
     messages += probe_messages(profile, windows)
+    if (seen := measure_perturbation(profile, windows)) is not None and seen.is_notable:
+        messages.append(perturbation_message(seen))
     return messages + ([] if profile.end is None else list(profile.end.messages))
 
 

@@ -144,12 +144,14 @@ class RegionResult:
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What profiling cost. `startup_s` in seconds; `sampling`: share of the throughput lost to samples and signals;
+    """What profiling cost. `startup_s` in seconds; `sampling`: share of the throughput lost to signals, and where the
+    target was left alone at the end (`undisturbed`, visits/s of the point visited most) to samples and hooks as well;
     `delays`: share of the measured time spent in inserted pauses. None where unknown."""
 
     startup_s: float | None = None
     sampling: float | None = None
     delays: float | None = None
+    undisturbed: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -302,7 +302,8 @@ def _diagnosis(analysis: Analysis) -> str:
     if cost.startup_s is not None:
         facts.append(f"{cost.startup_s:.1f} s to start")
     if cost.sampling is not None:
-        facts.append(f"{cost.sampling * 100:.1f}% of the throughput lost to sampling")
+        lost_to = "signals" if cost.undisturbed is None else "profiling"
+        facts.append(f"{cost.sampling * 100:.1f}% of the throughput lost to {lost_to}, beside pauses")
     if cost.delays is not None:
         facts.append(f"{cost.delays * 100:.0f}% of the measured time were inserted pauses")
     items = "".join(f"<li>{_text(fact)}</li>" for fact in facts)

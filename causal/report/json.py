@@ -35,6 +35,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
             "startup_s": analysis.overhead.startup_s,
             "sampling": analysis.overhead.sampling,
             "delays": analysis.overhead.delays,
+            "undisturbed_rate": analysis.overhead.undisturbed,
         },
         "diagnosis": _diagnosis(analysis.diagnosis),
     }

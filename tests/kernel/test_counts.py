@@ -64,3 +64,12 @@ def test_other_processes_do_not_count(count, engine, workloads, workload):
     before = engine.probes.visits(1)
     assert workload("barrier", 50, 40, "--rounds", 53).wait(PATIENT_S) == 0
     assert engine.probes.visits(1) == before
+
+
+def test_also_while_the_target_is_left_alone(count, engine, programs):
+    """The last one: nothing but points is attached any more."""
+    engine.let_go()
+    before = engine.counters()
+    children, visits = 5, 83
+    assert count("progress", programs / "families", children, visits) == (2 * children + 1) * visits
+    assert engine.counters() == before  # no sample, no wakeup

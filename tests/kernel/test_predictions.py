@@ -73,6 +73,8 @@ def test_a_turn_between_threads(predict, causal_bpf):
     full = next(point for point in region["points"] if point["speedup"] == 1.0)
     assert full["experiments"] >= 3 and full["ci"][0] <= full["program_speedup"] <= full["ci"][1]
     assert report["diagnosis"]["visits"]["progress"] > 100
+    # At the end it was left alone, and went on.
+    assert 0.5 < report["overhead"]["undisturbed_rate"] / region["baseline_rate"] < 3
 
 
 def test_more_threads_than_cores(predict):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from causal.point_list import list_points
+from causal.point_list import list_points, list_points_of_all
 from causal.progress import parse_spec, resolve
 from causal.symbols.elf import Binary
 from cli.main import main
@@ -41,6 +41,16 @@ def test_patterns(program):
     assert specs(program, f"points.c:{line}") == [f"points.c:{line}"]
     # without a file in the pattern there are no lines
     assert not specs(program, kind="line") and not specs(program, "points", "line")
+
+
+def test_several_programs_are_listed_by_kind_and_what_they_share_once(program, tmp_path):
+    other = tmp_path / "other"
+    text = "int visited(void) { return 1; } int only_here(void) { return 2; } int main(void) { return visited(); }"
+    subprocess.run(["cc", "-x", "c", "-", "-o", other], input=text, text=True, check=True, timeout=60)
+    listed = list_points_of_all([(program, ()), (Binary.load(other), ())])
+    names = [each.spec for each in listed]
+    assert names.count("visited") == 1 and "only_here" in names
+    assert [each.kind for each in listed] == sorted(each.kind for each in listed)  # function, usdt
 
 
 def test_functions_of_a_library_carry_its_name(tmp_path, capsys):

@@ -235,7 +235,7 @@ def test_json_has_the_agreed_form():
     assert only["verdict"] == "worth optimising: explained"
     assert list(only["points"][0]) == ["speedup", "program_speedup", "ci", "raw", "experiments", "visits"]
     assert only["points"][2]["speedup"] == 0.5 and only["points"][2]["ci"] == pytest.approx([0.18, 0.22])
-    assert report["overhead"] == {"startup_s": 0.5, "sampling": 0.02, "delays": 0.3}
+    assert report["overhead"] == {"startup_s": 0.5, "sampling": 0.02, "delays": 0.3, "undisturbed_rate": None}
     assert report["diagnosis"] == {
         "experiments": 12, "samples": 1000, "samples_in_scope": 900, "visits": {"point": 4321}, "stacks_truncated": 1,
         "stacks": {"whole": 90, "guessed": 7, "deep": 2, "lost": 1}, "signals_lost": 2,
