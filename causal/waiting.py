@@ -65,6 +65,14 @@ def mode_of(unit: str) -> WaitMode:
     return {"wait": WaitMode.BY_CLASS, "syscall": WaitMode.BY_CALL}.get(unit, WaitMode.OF_CODE)
 
 
+def shortened(mode: WaitMode) -> tuple[WaitClass, ...]:
+    """The classes of waits that a virtual speedup shortens."""
+    if mode is WaitMode.OF_CODE:
+        return OF_CODE
+    kept_out = {WaitMode.BY_CALL: WaitClass.RUNQUEUE, WaitMode.BY_CLASS: WaitClass.LOCK}
+    return tuple(kind for kind in WaitClass if kind is not kept_out[mode]) if mode in kept_out else ()
+
+
 def by_region(waits: Waits, mode: WaitMode, sites: Mapping[int, tuple[int, int]] | None = None) -> Counter[int]:
     """The time that threads spent in waits which a virtual speedup of each region would shorten.
 
@@ -72,9 +80,7 @@ def by_region(waits: Waits, mode: WaitMode, sites: Mapping[int, tuple[int, int]]
     """
     if sites is not None and mode is WaitMode.BY_CLASS:
         return Counter({number: waits.get((place, WaitClass(kind)), 0) for number, (kind, place) in sites.items()})
-    by_call = tuple(kind for kind in WaitClass if kind is not WaitClass.RUNQUEUE)
-    by_class = tuple(kind for kind in WaitClass if kind is not WaitClass.LOCK)
-    included = {WaitMode.OF_CODE: OF_CODE, WaitMode.BY_CALL: by_call, WaitMode.BY_CLASS: by_class}.get(mode, ())
+    included = shortened(mode)
     total: Counter[int] = Counter()
     for (place, kind), spent_ns in waits.items():
         if kind in included:

@@ -20,6 +20,7 @@ from scipy import stats
 from causal.analysis.pairs import visits_of
 from causal.analysis.results import Curve, CurveFit, Gain
 from causal.profile import UNPAIRED, Profile, Window
+from causal.waiting import mode_of, shortened
 
 # Below this many placebo windows or samples the share during the experiments is a guess.
 _MIN_WINDOWS = 3
@@ -28,8 +29,10 @@ _MIN_SAMPLES = 30
 # than the second part contains some of another phase. Few samples differ as much by chance.
 _ABSENT_PART, _PRESENT_PART = 0.2, 0.7
 _ABSENT_WINDOWS, _USUAL_SAMPLES = 0.1, 20
-# What sampling cost and pauses leave of the shares' agreement when there are no phases.
+# What sampling cost and pauses leave of the shares' agreement when there are no phases. Waits are counted in the one in
+# other ways than in the other (the time in which a core wakes up), so that they agree less.
 _NOTABLE_FACTOR = 0.9
+_NOTABLE_FACTOR_OF_WAITS = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,26 +98,42 @@ def phase_factor(profile: Profile, region: str, own: Sequence[Window], run_ns: f
     """The factor of a region from its usable windows `own`; 1 unless its interval lies below 1.
 
     `run_ns` is that of `undisturbed_run_ns`. The share during experiments is that of placebo windows, for a treatment
-    changes it.
+    changes it. Samples are compared with samples; of a region that mostly waits, which has few, time with time.
     """
-    whole = None
-    if run_ns is not None and run_ns > 0 and profile.samples.get(region, 0) >= _MIN_SAMPLES:
-        whole = profile.samples[region] / run_ns
     placebos = [window for window in own if window.arm == "placebo" and window.effective_ns > 0]
-    samples = np.array([window.selected_samples for window in placebos], dtype=np.float64)
-    time_ns = np.array([window.effective_ns for window in placebos], dtype=np.float64)
-    if whole is None or len(placebos) < _MIN_WINDOWS or samples.sum() < _MIN_SAMPLES:
+    if run_ns is None or run_ns <= 0 or len(placebos) < _MIN_WINDOWS or profile.samples.get(region, 0) < _MIN_SAMPLES:
         return NO_PHASES
-    share = float(samples.sum() / time_ns.sum())
+    whole, notable = float(profile.samples[region]), _NOTABLE_FACTOR
+    seen = np.array([window.selected_samples for window in placebos], dtype=np.float64)
+    if seen.sum() < _MIN_SAMPLES:
+        return NO_PHASES
+    noise = 1.0 / float(seen.sum())
+    if waiting := _mostly_waiting_ns(profile, region):
+        whole, notable = waiting, _NOTABLE_FACTOR_OF_WAITS
+        seen = np.array([window.cpus * window.wall_ns for window in placebos], dtype=np.float64)
+        noise = 0.0  # it is the time itself
+    time_ns = np.array([window.effective_ns for window in placebos], dtype=np.float64)
+    share = float(seen.sum() / time_ns.sum())
+    if share <= 0:
+        return NO_PHASES
     # Windows are the replicates: in some the region ran all the time, in others not at all.
     count = len(placebos)
-    residual = (samples - share * time_ns) / samples.sum()
-    error = math.sqrt(float(np.sum(residual**2)) * count / (count - 1) + 1.0 / samples.sum())
-    factor = whole / share
+    residual = (seen - share * time_ns) / seen.sum()
+    error = math.sqrt(float(np.sum(residual**2)) * count / (count - 1) + noise)
+    factor = whole / run_ns / share
     half = float(stats.t.ppf(0.975, count - 1)) * error
-    if factor > _NOTABLE_FACTOR or factor * math.exp(half) >= 1.0:
+    if factor > notable or factor * math.exp(half) >= 1.0:
         return NO_PHASES
     return PhaseFactor(factor, factor * math.expm1(half))
+
+
+def _mostly_waiting_ns(profile: Profile, region: str) -> float:
+    """Thread time in ns, waits included, of a region that waits more than it computes; 0 of any other."""
+    period_ns = profile.end.period_ns if profile.end else 0
+    kinds = {kind.label for kind in shortened(mode_of(str(profile.header.options.get("unit"))))}
+    waits_ns = sum(spent_ns for kind, spent_ns in profile.waits.get(region, {}).items() if kind in kinds)
+    computed_ns = profile.samples[region] * period_ns
+    return float(waits_ns + computed_ns) if waits_ns > computed_ns else 0.0
 
 
 def undisturbed_run_ns(profile: Profile, point: str) -> float | None:

@@ -66,6 +66,25 @@ def test_without_phases_nothing_is_corrected():
     assert "phases" not in result.explanation
 
 
+def mostly_waiting(active, cpus=0.8, samples=40):
+    """The same for a region that waits for 0.8 of the time of its phases and has next to no samples, of which more came
+    in its experiments by chance."""
+    profile = two_phases(active=1.0, in_experiments=1.0)
+    windows = tuple(replace(window, selected_samples=3, cpus=cpus) for window in profile.windows)
+    run_ns = undisturbed_run_ns(profile, "point")
+    return replace(
+        profile, windows=windows, samples={"work": samples}, waits={"work": {"I/O": round(active * cpus * run_ns)}},
+        header=replace(profile.header, options={"unit": "function"}),
+    )  # fmt: skip
+
+
+def test_of_a_region_that_waits_the_time_is_compared_and_not_its_few_samples():
+    (result,) = analyse(mostly_waiting(active=1.0)).regions
+    assert result.phase_factor == 1.0
+    (result,) = analyse(mostly_waiting(active=0.5)).regions
+    assert result.phase_factor == pytest.approx(0.5, abs=0.05)
+
+
 def test_experiments_that_met_the_other_phase_are_left_out():
     # Half of the experiments were made while it runs. Taken together, those at 100 % would be decided by the windows
     # in which it ran, for they have more visits.
