@@ -314,6 +314,20 @@ static inline void use_cpus(long count)
 		die("sched_setaffinity");
 }
 
+// Confines this thread to one of the CPUs that it may use, if there are several.
+static inline void stay_on(int which)
+{
+	cpu_set_t allowed, chosen;
+
+	if (sched_getaffinity(0, sizeof(allowed), &allowed) || CPU_COUNT(&allowed) < 2)
+		return;
+	CPU_ZERO(&chosen);
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+		if (CPU_ISSET(cpu, &allowed) && which-- == 0)
+			CPU_SET(cpu, &chosen);
+	sched_setaffinity(0, sizeof(chosen), &chosen);
+}
+
 static inline void sleep_us(long us)
 {
 	struct timespec t = { us * NS_PER_US / NS_PER_S, us * NS_PER_US % NS_PER_S };

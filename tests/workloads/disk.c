@@ -12,7 +12,7 @@ WORKER(work_a)
 #define BLOCK 65536
 #define BLOCKS 256
 
-static long a_us = 8000, reads = 20, latency_us = 0, sync_writes = 0, device = 0;
+static long a_us = 8000, reads = 20, latency_us = 0, sync_writes = 0, device = 0, apart = 0;
 static pthread_barrier_t barrier;
 static int file;
 static char *block;
@@ -80,6 +80,8 @@ static void open_file(void)
 static void *other(void *unused)
 {
 	name_thread("disk");
+	if (apart)
+		stay_on(1);
 	for (;;) {
 		disk_io(reads);
 		pthread_barrier_wait(&barrier);
@@ -94,6 +96,7 @@ int main(int argc, char **argv)
 		{ AMOUNT, "READS", &reads, "reads of 64 kB per round, in disk_io" },
 		{ AMOUNT, "LATENCY_US", &latency_us, "how long a read takes, with --device" },
 		{ FLAG, "device", &device, "read a device that answers after LATENCY_US, and no disk" },
+		{ FLAG, "apart", &apart, "each thread on a CPU of its own" },
 		{ FLAG, "sync-writes", &sync_writes, "write and fdatasync instead of reading" },
 		{ 0 },
 	};
@@ -102,6 +105,8 @@ int main(int argc, char **argv)
 	open_file();
 	pthread_barrier_init(&barrier, NULL, 2);
 	start_thread(other, NULL);
+	if (apart)
+		stay_on(0);
 	for (;;) {
 		work_a(a_us);
 		pthread_barrier_wait(&barrier);

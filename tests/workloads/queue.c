@@ -26,23 +26,9 @@ void put(void)
 	__asm__ volatile("" ::: "memory");
 }
 
-// Each thread has a CPU of its own: on one they would take turns, and latencies would be of another kind.
-static void stay_on(int which)
-{
-	cpu_set_t allowed, chosen;
-
-	if (sched_getaffinity(0, sizeof(allowed), &allowed) || CPU_COUNT(&allowed) < 2)
-		return;
-	CPU_ZERO(&chosen);
-	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-		if (CPU_ISSET(cpu, &allowed) && which-- == 0)
-			CPU_SET(cpu, &chosen);
-	sched_setaffinity(0, sizeof(chosen), &chosen);
-}
-
 static void *server(void *unused)
 {
-	stay_on(1);
+	stay_on(1); // on one CPU they would take turns, and latencies would be of another kind
 	for (long i = 0;; i++) {
 		sem_wait(&full);
 		if (!batch)
