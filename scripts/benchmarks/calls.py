@@ -1,12 +1,14 @@
 """Whether `trace` counts calls exactly: the same runs counted by valgrind's callgrind, function by function.
 
 The programs are built with -O1 -fno-optimize-sibling-calls: where a function ends by jumping to another one, callgrind
-guesses what is a call. Also how long it takes to attach and detach thousands of probes.
+guesses what is a call. Also how long it takes to attach and detach thousands of probes, and whether runs that `trace`
+times, with the probes gone, take as long as without it.
 """
 
 import argparse
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,6 +31,8 @@ WORKLOAD_RUNS = {
 }
 # Other workloads would be counted as well, but cannot be compared.
 LEFT_OUT = {"execer": "it executes itself, and the file that callgrind leaves then is not complete"}
+# Runs that are long enough to be timed.
+TIMED, ROUNDS = ("thumbnail", "SQLite", "jq with Oniguruma"), 21
 # From the start-up code of the C runtime; callgrind has no names for most of it.
 RUNTIME = {"_init", "_start", "_fini", "deregister_tm_clones", "register_tm_clones", "__do_global_dtors_aux",
            "frame_dummy", "(below main)"}  # fmt: skip
@@ -124,6 +128,36 @@ def attach_times(program: Path, wanted: int) -> tuple[int, float, float]:
         return len(functions), attached - begin, time.perf_counter() - attached
 
 
+def cpu_alone_ms(command: list[str], stdin: str | None) -> float:
+    """CPU time of a run that nothing of ours has started."""
+    with open(stdin or os.devnull, "rb") as source:
+        child = subprocess.Popen(command, stdin=source, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    return (usage.ru_utime + usage.ru_stime) * 1e3
+
+
+def cpu_times_ms(command: list[str], stdin: str | None, rounds: int) -> tuple[float, float, float]:
+    """Medians in turn: alone, as `trace` times a run, and while its calls are counted."""
+    from causal.symbols.elf import Binary
+    from causal.tracing.execution import Executor
+    from causal.tracing.functions import select_functions
+    from causal.tracing.probes import CallCounts
+
+    program = os.path.realpath(command[0])
+    executor = Executor(program, None, None)
+    times: list[list[float]] = [[], [], []]
+    with CallCounts(select_functions(Binary.load(program)).functions) as counts:
+        for _ in range(rounds):
+            times[0].append(cpu_alone_ms(command, stdin))
+            counts.attach()
+            times[2].append(executor.execute(command, stdin, started=counts.trace).cpu_ns / 1e6)
+            counts.detach()
+            times[1].append(executor.execute(command, stdin).cpu_ns / 1e6)
+    alone, timed, counted = map(statistics.median, times)
+    return alone, timed, counted
+
+
 def runs(directory: Path) -> list[tuple[str, list[str], str | None]]:
     found: list[tuple[str, list[str], str | None]] = []
     for name, arguments in WORKLOAD_RUNS.items():
@@ -158,15 +192,24 @@ def main(arguments: list[str]) -> int:
     print(f"Measured on {machine['model']}, {machine['cpus']} CPUs, Linux {machine['kernel']}.\n")
     print("| program | functions called | calls | counted exactly as by callgrind | differences (ours, callgrind's) |")
     print("|---|---|---|---|---|")
+    times: list[str] = []
     with tempfile.TemporaryDirectory() as name:
         for title, command, stdin in runs(Path(name)):
             if options.only and title not in options.only:
                 continue
+            if title in TIMED:
+                alone, timed, counted = cpu_times_ms(command, stdin, ROUNDS)
+                difference = f"{timed / alone - 1:+.1%}"
+                times.append(f"| {title} | {alone:.2f} ms | {timed:.2f} ms ({difference}) | {counted:.0f} ms |")
             found = compare(title, command, stdin, Path(name))
             differences = ", ".join(f"{each} ({a}, {b})" for each, (a, b) in found.different.items()) or "none"
             print(f"| {title} | {found.functions} | {found.calls:,} | {found.exact:.1%} | {differences} |", flush=True)
     for title, reason in LEFT_OUT.items():
         print(f"\nLeft out: {title}: {reason}.")
+    if times:
+        print(f"\n| CPU time, medians of {ROUNDS} | alone | timed by `trace` | while calls are counted |")
+        print("|---|---|---|---|")
+        print("\n".join(times))
     if options.attach_to:
         count, on_s, off_s = attach_times(options.attach_to, 5000)
         print(
