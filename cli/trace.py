@@ -280,6 +280,9 @@ def _print_summary(summary: Summary, directory: Path) -> None:
     _print_choice(summary.dropped, summary.refused, summary.notes)
     if not summary.finished:
         print("not finished: the same command again goes on")
+    if sum(summary.exit_codes.values()) == summary.traces:
+        print("nothing to explain: every run failed; see whether the command is right for these inputs", flush=True)
+        return
     print(f"explain them: causal-bpf explain {shlex.quote(str(directory))}", flush=True)
 
 

@@ -51,8 +51,8 @@ def perturbation_message(seen: Perturbation) -> str:
     return (
         f"profiling takes {seen.share:.0%} of the throughput, beside pauses ({seen.point}: {seen.profiled:,.0f} "
         f"visits/s in baselines, {seen.undisturbed:,.0f} when the program was left alone at the end): it slows down "
-        "what computes and not what waits, so waiting less gains more than it says here; a smaller --overhead takes "
-        "less"
+        f"what computes and not what waits, so waiting less gains up to {seen.undisturbed / seen.profiled:.2f} times "
+        "what it says here; a smaller --overhead takes less"
     )
 
 

@@ -40,6 +40,14 @@ def journal_of(directory):
     return [json.loads(line) for line in (directory / "journal.jsonl").read_text().splitlines()]
 
 
+def test_a_command_that_fails_for_all_inputs_has_nothing_to_explain(causal_bpf, programs, files, tmp_path):
+    out = tmp_path / "traces"
+    done = causal_bpf("trace", "-o", out, "--inputs", files / "none", "--repeat", 1, "--", programs / "calls", "{}")
+    assert done.code == 0 and "nothing to explain: every run failed" in done.out
+    assert traces_of(out)["none"]["exit_code"] == 7
+    assert "explain them" not in done.out
+
+
 def test_calls_times_and_failures_of_all_inputs(causal_bpf, programs, files, tmp_path):
     out = tmp_path / "traces"
     words = ("trace", "-o", out, "--inputs", f"{files}/*", "--repeat", 3, "--measure", "cpu")
