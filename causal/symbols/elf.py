@@ -214,7 +214,7 @@ def _read_headers(path: str, file: IO[bytes], size: int, machine: str) -> Binary
     if elf.header["e_type"] not in ("ET_EXEC", "ET_DYN"):
         raise CausalError(f"{path} is not linked yet (or a core dump)", "give a program or a shared library")
     segments = tuple(_load_segments(path, elf, size))
-    interpreter = next((s.get_interp_name() for s in elf.iter_segments() if isinstance(s, InterpSegment)), None)
+    interpreter = _interpreter(elf)
     dynamic = _dynamic(elf)
     sections = list(elf.iter_sections())
     symbol_sections = tuple(_symbol_sections(path, sections, size))
@@ -262,6 +262,14 @@ def _dynamic(elf: ELFFile) -> dict[str, list[Any]]:
 def _first(dynamic: dict[str, list[Any]], tag: str) -> str | None:
     values = dynamic.get(tag)
     return str(values[0]) if values else None
+
+
+def _interpreter(elf: ELFFile) -> str | None:
+    segment = next((s for s in elf.iter_segments() if isinstance(s, InterpSegment)), None)
+    section = elf.get_section_by_name(".interp")
+    if segment is not None and section is not None and section["sh_type"] == "SHT_NOBITS":
+        return ""  # a file of debug information: it has the headers of the program, but something else is in that place
+    return segment.get_interp_name() if segment else None
 
 
 def _kind(elf: ELFFile, interpreter: str | None, dynamic: dict[str, list[Any]]) -> str:

@@ -6,6 +6,7 @@ import stat
 import subprocess
 
 import pytest
+from elftools.elf.elffile import ELFFile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -165,6 +166,18 @@ def test_headers_of_a_library_and_of_a_static_program(tmp_path):
     assert static.kind == "executable" and static.is_static
     static_pie = load(tmp_path, ElfFile([Symbol("work", 0, 16)], kind=ET_DYN, flags_1=0x08000000))
     assert static_pie.is_pie and static_pie.is_static
+
+
+def test_a_file_of_debug_information_has_something_else_where_the_interpreter_was(tmp_path):
+    program, debug = tmp_path / "program", tmp_path / "program.debug"
+    subprocess.run(["cc", "-x", "c", "-", "-g", "-o", program], input=b"int main(void) { return 0; }", check=True)
+    subprocess.run(["objcopy", "--only-keep-debug", program, debug], check=True)
+    with open(debug, "rb") as file:
+        at = next(s["p_offset"] for s in ELFFile(file).iter_segments() if s["p_type"] == "PT_INTERP")
+    content = bytearray(debug.read_bytes())
+    content[at : at + 8] = b"\xd5" * 8
+    debug.write_bytes(content)
+    assert Binary.load(debug).build_id == Binary.load(program).build_id is not None
 
 
 def test_file_without_any_symbol_has_no_functions(tmp_path):

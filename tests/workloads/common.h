@@ -315,7 +315,7 @@ static inline void use_cpus(long count)
 }
 
 // Confines this thread to one of the CPUs that it may use, if there are several.
-static inline void stay_on(int which)
+static inline void stay_on_cpu(int which)
 {
 	cpu_set_t allowed, chosen;
 

@@ -81,7 +81,7 @@ static void *other(void *unused)
 {
 	name_thread("disk");
 	if (apart)
-		stay_on(1);
+		stay_on_cpu(1);
 	for (;;) {
 		disk_io(reads);
 		pthread_barrier_wait(&barrier);
@@ -106,7 +106,7 @@ int main(int argc, char **argv)
 	pthread_barrier_init(&barrier, NULL, 2);
 	start_thread(other, NULL);
 	if (apart)
-		stay_on(0);
+		stay_on_cpu(0);
 	for (;;) {
 		work_a(a_us);
 		pthread_barrier_wait(&barrier);

@@ -28,7 +28,7 @@ void put(void)
 
 static void *server(void *unused)
 {
-	stay_on(1); // on one CPU they would take turns, and latencies would be of another kind
+	stay_on_cpu(1); // on one CPU they would take turns, and latencies would be of another kind
 	for (long i = 0;; i++) {
 		sem_wait(&full);
 		if (!batch)
@@ -67,7 +67,7 @@ int main(int argc, char **argv)
 	sem_init(&drained, 0, 0);
 	at_finish = print_latency;
 	start_thread(server, NULL);
-	stay_on(0);
+	stay_on_cpu(0);
 	for (long i = 0;; i++) {
 		produce(produce_us);
 		if (!batch)
