@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 PERF_TYPE_HARDWARE, PERF_COUNT_HW_CPU_CYCLES, PERF_COUNT_HW_INSTRUCTIONS = 0, 0, 1
-PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK = 1, 0
+PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK, PERF_COUNT_SW_TASK_CLOCK = 1, 0, 1
 BPF_F_MMAPABLE = 1 << 10
 PROG_TYPE_KPROBE, PROG_TYPE_PERF_EVENT = 2, 7
 TRACE_UPROBE_MULTI = 48  # BPF_TRACE_UPROBE_MULTI
@@ -145,7 +145,10 @@ def open_perf_event(event_type: int, config: int, path: str | None = None) -> in
 
 
 def open_counter(event_type: int, config: int, pid: int) -> int:
-    """Count an event in the user mode of a process, its threads and children, from its next exec on; a descriptor."""
+    """Count an event in a process, its threads and children, from its next exec on; a descriptor.
+
+    Events of the CPU count in user mode only, times in the kernel, too.
+    """
     attributes = ctypes.create_string_buffer(_ATTR_SIZE)
     struct.pack_into("=IIQ", attributes, 0, event_type, _ATTR_SIZE, config)
     struct.pack_into("=Q", attributes, 32, _FORMAT_TIMES)
