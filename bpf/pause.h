@@ -283,11 +283,12 @@ static __always_inline void on_gettid(u64 user_regs, u64 id, struct clock *c, st
 	struct process *p;
 	struct thread *t;
 
+	t = current_thread(c, x);
+	if (!t)
+		return;
 	bpf_probe_read_kernel(&regs, sizeof(regs), (void *)user_regs);
 	if (regs.di == ASK_MAGIC) {
-		t = current_thread(c, x);
-		if (t)
-			answer_stub(t, tid, regs.si, c, x, bpf_ktime_get_ns());
+		answer_stub(t, tid, regs.si, c, x, bpf_ktime_get_ns());
 	} else if (regs.di == REGISTER_MAGIC) {
 		p = processes.lookup(&tgid);
 		// Only signals that are ignored by default: no other is ever sent.

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from causal.analysis.pairs import visits_of
-from causal.analysis.perturbation import measure_perturbation, perturbation_message
+from causal.analysis.perturbation import measure_perturbation, perturbation_messages
 from causal.analysis.probes import probe_messages
 from causal.analysis.results import Diagnosis, Overhead, RegionResult, Verdict
 from causal.analysis.stacks import cut_short, missing_information, read_stacks
@@ -194,8 +194,7 @@ def _messages(profile: Profile, windows: Sequence[Window], visits: dict[str, int
     messages += _uneven_messages(windows, list(visits))
     messages += _loss_messages(profile, windows)
     messages += probe_messages(profile, windows)
-    if (seen := measure_perturbation(profile, windows)) is not None and seen.is_notable:
-        messages.append(perturbation_message(seen))
+    messages += perturbation_messages(profile, windows)
     return messages + ([] if profile.end is None else list(profile.end.messages))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from causal.analysis.pairs import visits_of
 from causal.profile import Profile, Window
+from causal.waiting import OF_CODE
 
 # A program that changes is compared with what it was like last.
 _LATE = 0.5
@@ -18,6 +19,8 @@ _FEW_VISITS = 20
 _DEVIATIONS = 3.0
 # Below that, what profiling does to shares is less than what else is unknown of a gain.
 _NOTABLE = 0.15
+# Threads that wait, on average.
+_NOTABLE_WAITS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +49,30 @@ def measure_perturbation(profile: Profile, windows: Sequence[Window]) -> Perturb
     return max(found, key=lambda each: each.undisturbed, default=None)
 
 
-def perturbation_message(seen: Perturbation) -> str:
-    """What it means for the numbers, and what to do about it."""
-    return (
+def perturbation_messages(profile: Profile, windows: Sequence[Window]) -> Iterator[str]:
+    """Where it is much: what it means for the numbers, and what to do about it."""
+    seen = measure_perturbation(profile, windows)
+    if seen is None or not seen.is_notable:
+        return
+    meaning = ""
+    if _waits(profile):
+        more = seen.undisturbed / seen.profiled
+        meaning = (
+            "; it slows down what computes and not what waits for a device or a timer, so that waiting less for those "
+            f"gains up to {more:.2f} times what it says here"
+        )
+    yield (
         f"profiling takes {seen.share:.0%} of the throughput, beside pauses ({seen.point}: {seen.profiled:,.0f} "
-        f"visits/s in baselines, {seen.undisturbed:,.0f} when the program was left alone at the end): it slows down "
-        f"what computes and not what waits, so waiting less gains up to {seen.undisturbed / seen.profiled:.2f} times "
-        "what it says here; a smaller --overhead takes less"
+        f"visits/s in baselines, {seen.undisturbed:,.0f} when the program was left alone at the end){meaning}; a "
+        "smaller --overhead takes less"
     )
+
+
+def _waits(profile: Profile) -> bool:
+    """Whether the program waits for more than a little that a virtual speedup would shorten."""
+    kinds = [kind.label for kind in OF_CODE]
+    waits_ns = sum(classes.get(kind, 0) for classes in profile.waits.values() for kind in kinds)
+    return profile.end is not None and waits_ns > _NOTABLE_WAITS * max(profile.end.run_ns, 1)
 
 
 def _counts(kept: object) -> list[tuple[str, list[Any]]]:

@@ -26,12 +26,15 @@ def target(engine, launch, regions_of, programs, tmp_path):
     child = launch(programs / "counted", tmp_path / "rounds")
     described, regions = regions_of(programs / "counted")
 
-    def registered():
-        described.refresh()
-        return engine.registered(child.pid)
-
-    wait_until(registered, "the stub to register")
+    wait_until(lambda: is_known(engine, child, described), "the stub to register")
     return child, regions
+
+
+def is_known(engine, child, described):
+    """Whether it can be paused, and its code is known: its mappings were read after that."""
+    registered = engine.registered(child.pid)
+    described.refresh()
+    return registered
 
 
 @pytest.fixture
@@ -94,7 +97,7 @@ def test_what_is_given_is_in_the_baseline_too(engine, launch, regions_of, worklo
         engine.probes.attach_points(0, probe.path, [probe.file_offset])
     child = launch(program, 4000, 3000)
     described, regions = regions_of(program)
-    wait_until(lambda: described.refresh() or engine.registered(child.pid), "the stub to register")
+    wait_until(lambda: is_known(engine, child, described), "the stub to register")
     engine.give({regions["work_a"]: 1.0})
     try:
         found = {}
@@ -126,7 +129,7 @@ def test_nobody_pauses_for_longer_than_was_granted(engine, launch, regions_of, w
     threads = 3
     child = launch(workloads / "checksum", 1_000_000, 3000, "--threads", threads)
     target, regions = regions_of(workloads / "checksum")
-    wait_until(lambda: target.refresh() or engine.registered(child.pid), "the stub to register")
+    wait_until(lambda: is_known(engine, child, target), "the stub to register")
     settle_ns = 5 * MS
     engine.begin(WindowPlan(arm, regions["mix_lane"], 0.5, settle_ns, 800 * MS))
     reading = wait_until(engine.poll, "the end of a window")
@@ -194,7 +197,7 @@ def test_threads_that_are_born_and_joined_within_a_window(engine, launch, region
     """What signals cost them is on the clock of whoever waits for their end, and they leave nothing behind."""
     child = launch(workloads / "coz_example", 2000, 1900)
     described, regions = regions_of(workloads / "coz_example")
-    wait_until(lambda: described.refresh() or engine.registered(child.pid), "the stub to register")
+    wait_until(lambda: is_known(engine, child, described), "the stub to register")
     engine.begin(WindowPlan(Arm.PLACEBO, regions["work_b"], 0.5, 50 * MS, 400 * MS))
     reading = wait_until(engine.poll, "the end of a window")
     assert reading.counters["pauses"] > 10

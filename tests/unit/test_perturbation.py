@@ -1,10 +1,11 @@
 """What profiling costs the target: how it is measured, and when it is worth a sentence."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from causal.analysis.perturbation import measure_perturbation, perturbation_message
+from causal.analysis.perturbation import measure_perturbation, perturbation_messages
 from causal.profile import End, Header, Profile, Visits, Window
 from causal.undisturbed import time_left_alone, watch
 
@@ -65,9 +66,18 @@ def test_the_cost_is_the_share_of_the_throughput() -> None:
     seen = measure_perturbation(recorded, recorded.windows)
     assert seen is not None
     assert seen.share == pytest.approx(0.2)
-    assert seen.is_notable
-    assert "20% of the throughput" in perturbation_message(seen)
-    assert "800 visits/s in baselines, 1,000" in perturbation_message(seen)
+    (message,) = perturbation_messages(recorded, recorded.windows)
+    assert "20% of the throughput" in message and "800 visits/s in baselines, 1,000" in message
+    assert "waiting less" not in message
+
+
+def test_what_it_means_for_waits_is_said_where_there_are_any() -> None:
+    recorded = replace(profile([800] * 4, alone(1000)), waits={"": {"lock": SECOND}, "f": {"I/O": SECOND}})
+    (message,) = perturbation_messages(recorded, recorded.windows)
+    assert "gains up to 1.25 times" in message
+    locks_only = replace(recorded, waits={"": {"lock": SECOND}})
+    (message,) = perturbation_messages(locks_only, recorded.windows)
+    assert "gains up to" not in message
 
 
 def test_without_experiments_plain_windows_are_the_baseline() -> None:
@@ -82,7 +92,7 @@ def test_what_is_small_or_uncertain_is_not_mentioned(rates: list[int]) -> None:
     recorded = profile(rates, alone(1000))
     seen = measure_perturbation(recorded, recorded.windows)
     assert seen is not None
-    assert not seen.is_notable
+    assert not list(perturbation_messages(recorded, recorded.windows))
 
 
 def damaged() -> Iterator[object]:
