@@ -205,11 +205,12 @@ class Recorder:
     def record(
         self, alive: Callable[[], bool], throttled: Callable[[], int], exit_status: Callable[[], int | None]
     ) -> str:  # fmt: skip
-        """Experiment on a target that runs for as long as asked for, and finish the profile. Returns why it ended."""
+        """Experiment on a target that runs for as long as asked for, then leave it alone for a moment and finish the
+        profile. Returns why it ended."""
         duration_s = self.options.duration_s
         alone_s = 0.0 if self.given else time_left_alone(duration_s)
         run = self.experiments(alive, throttled)
-        reason = run.run(None if duration_s is None else round((duration_s - alone_s) * 1e9))
+        reason = run.run(None if duration_s is None else round(duration_s * 1e9))
         leave = None
         if alone_s and reason == "duration":
             leave = partial(self._leave_alone, alone_s, lambda: alive() and not self.interruption())

@@ -1,5 +1,5 @@
-"""How fast the target is when it is left alone. In the last moments of a recording everything that costs it time
-is detached, and only visits are counted: what profiling costs is then measured on the target itself.
+"""How fast the target is when it is left alone. After the experiments everything that costs it time is detached for a
+moment, and only visits are counted: what profiling costs is then measured on the target itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SETTLE_S = 0.05
 
 
 def time_left_alone(duration_s: float | None) -> float:
-    """How many seconds of a recording of `duration_s` the target is left alone: 0 where that says too little."""
+    """How many seconds the target is left alone after experiments of `duration_s`: 0 where that says too little."""
     wanted = 0.0 if duration_s is None else min(duration_s * _SHARE, _LONGEST_S)
     return wanted if wanted >= _SHORTEST_S else 0.0
 
