@@ -276,16 +276,12 @@ static __always_inline void stamp_sending(struct thread *t, struct clock *c, str
 }
 
 // The stub asks, or says that it is there. For all others gettid() is what it always was.
-static __always_inline void on_gettid(u64 user_regs, u64 id, struct clock *c, struct experiment *x)
+static __always_inline void on_gettid(u64 user_regs, struct thread *t, u32 tid, struct clock *c, struct experiment *x)
 {
-	u32 tid = id, tgid = id >> 32;
+	u32 tgid = t->tgid;
 	struct pt_regs regs = {};
 	struct process *p;
-	struct thread *t;
 
-	t = current_thread(c, x);
-	if (!t)
-		return;
 	bpf_probe_read_kernel(&regs, sizeof(regs), (void *)user_regs);
 	if (regs.di == ASK_MAGIC) {
 		answer_stub(t, tid, regs.si, c, x, bpf_ktime_get_ns());
@@ -316,12 +312,14 @@ int on_sys_enter(struct bpf_raw_tracepoint_args *ctx)
 	x = the_experiment();
 	if (!c || !x)
 		return 0;
-	if (number == SYS_GETTID)
-		on_gettid(ctx->args[0], id, c, x);
-	t = threads.lookup(&tid);
+	if (t)
+		take_part(t, tgid, x);
+	else
+		t = current_thread(c, x);
 	if (!t)
 		return 0;
-	take_part(t, tgid, x);
+	if (number == SYS_GETTID)
+		on_gettid(ctx->args[0], t, tid, c, x);
 	if (number == SYS_RT_SIGRETURN && (t->flags & F_PAUSED))
 		end_pause(t, tid, c, x, bpf_ktime_get_ns());
 	else if ((t->flags & (F_SENT | F_PAUSED)) == F_SENT)
