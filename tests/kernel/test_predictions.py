@@ -34,12 +34,12 @@ def predict(record, workloads):
 
 
 def test_the_longer_side_of_a_barrier(predict):
-    recording = predict("barrier", 4000, 3000, only=["work_a", "work_b"], seconds=20)
-    # The truth is 25 % and nothing.
+    recording = predict("barrier", 4000, 2000, only=["work_a", "work_b"], seconds=20)
+    # The truth is 50 % and nothing.
     assert recording.gain("work_a") > 0.1
     assert recording.gain("work_b") < 0.12
     assert recording.gain("work_a") > recording.gain("work_b") + 0.08
-    # Half of its time the shorter side waits, and the longer one is alone.
+    # Half of the time the shorter side waits, and the longer one is alone.
     longer, shorter = (recording.result(name) for name in ("work_a", "work_b"))
     assert longer.serial_share > longer.cpu_share and shorter.serial_share < shorter.cpu_share
 
