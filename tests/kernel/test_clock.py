@@ -1,6 +1,5 @@
 """The clock itself: it moves only in a window of its arm, and it stops by itself when nobody is there to stop it."""
 
-import itertools
 import os
 import signal
 import subprocess
@@ -50,20 +49,6 @@ def granted(engine):
     return lambda: int(engine._kernel.bpf["clocks"][0].granted)
 
 
-def keep_apart(engine, child):
-    """Each thread of the target has a CPU of its own, also where something else keeps one of them busy.
-
-    Two threads that take turns on one CPU seldom owe anything: each is paid for by the other's turn.
-    """
-
-    def threads():
-        return [tid for tid, tgid in engine.threads() if tgid == child.pid]
-
-    wait_until(lambda: len(threads()) > 1, "a second thread")
-    for tid, cpu in zip(threads(), itertools.cycle(engine.cpus), strict=False):
-        os.sched_setaffinity(tid, {cpu})
-
-
 def assert_runs_on(rounds):
     """The target makes progress, and is not paused for long at any time."""
     for _ in range(3):
@@ -110,10 +95,10 @@ def test_what_is_given_is_in_the_baseline_too(engine, launch, regions_of, worklo
     main = Binary.load(program)
     for probe in resolve(parse_spec("progress"), main, libraries_of(main)):
         engine.probes.attach_points(0, probe.path, [probe.file_offset])
-    child = launch(program, 4000, 3000)
+    # Two threads that take turns on one CPU seldom owe anything: each is paid for by the other's turn.
+    child = launch(program, 4000, 3000, "--apart")
     described, regions = regions_of(program)
     wait_until(lambda: is_known(engine, child, described), "the stub to register")
-    keep_apart(engine, child)
     engine.give({regions["work_a"]: 1.0})
     try:
         found = {}
@@ -211,7 +196,7 @@ def test_the_stub_takes_its_signal_and_no_other(target, programs, tmp_path):
 
 def test_threads_that_are_born_and_joined_within_a_window(engine, launch, regions_of, workloads):
     """What signals cost them is on the clock of whoever waits for their end, and they leave nothing behind."""
-    child = launch(workloads / "coz_example", 2000, 1900)
+    child = launch(workloads / "coz_example", 2000, 1900, "--apart")
     described, regions = regions_of(workloads / "coz_example")
     wait_until(lambda: is_known(engine, child, described), "the stub to register")
     engine.begin(WindowPlan(Arm.PLACEBO, regions["work_b"], 0.5, 50 * MS, 400 * MS))

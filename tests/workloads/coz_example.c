@@ -5,16 +5,20 @@
 WORKER(work_a)
 WORKER(work_b)
 
-static long a_us = 6700, b_us = 6400;
+static long a_us = 6700, b_us = 6400, apart;
 
 static void *run_a(void *unused)
 {
+	if (apart)
+		stay_on_cpu(0);
 	work_a(a_us);
 	return unused;
 }
 
 static void *run_b(void *unused)
 {
+	if (apart)
+		stay_on_cpu(1);
 	work_b(b_us);
 	return unused;
 }
@@ -24,6 +28,7 @@ int main(int argc, char **argv)
 	const struct parameter parameters[] = {
 		{ AMOUNT, "A_US", &a_us, "work_a per round" },
 		{ AMOUNT, "B_US", &b_us, "work_b per round" },
+		{ FLAG, "apart", &apart, "each thread on a CPU of its own" },
 		{ 0 },
 	};
 
