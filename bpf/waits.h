@@ -17,7 +17,7 @@ enum wait_mode {
 	WAITS_NONE,
 	WAITS_OF_CODE,  // I/O and sleep to the code that waits. A lock wait is nobody's there: it shrinks with its holder
 	WAITS_BY_CLASS, // the classes are the regions, or with their call sites
-	WAITS_BY_CALL,  // system calls are the regions, whatever they wait for
+	WAITS_BY_CALL,  // system calls are the regions, whatever they wait for but locks
 };
 
 BPF_TABLE("hash", u32, u64, waits, MAX_WAITS); // region << CLASS_BITS | class -> ns
@@ -203,7 +203,7 @@ static __always_inline void begin_wait(struct thread *t, u32 class, u32 place, s
 		which = region_of_class(class, place);
 	else if (x->waits == WAITS_OF_CODE && (class == WAIT_IO || class == WAIT_SLEEP))
 		which = place;
-	else if (x->waits == WAITS_BY_CALL && class != WAIT_RUNQUEUE)
+	else if (x->waits == WAITS_BY_CALL && class != WAIT_RUNQUEUE && class != WAIT_LOCK)
 		which = place;
 	t->wait_class = class;
 	t->wait_place = place;

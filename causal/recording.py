@@ -39,6 +39,7 @@ from causal.symbols.elf import Binary
 from causal.target import Target
 from causal.undisturbed import Undisturbed, time_left_alone, watch
 from causal.waiting import LOCKS_ARE_COUNTED, WaitClass, mode_of
+from causal.waiting import UNITS as WAIT_UNITS
 from causal.windows import Attribution, EngineOptions
 
 _MOST_WITHOUT = 50  # modules without call-frame information that are listed
@@ -376,7 +377,7 @@ class Recorder:
         run_ns = time.monotonic_ns() - self.began_ns - self.startup_ns
         if resolution := _resolution(counters["wakes_target"], run_ns, self.engine.options.period_ns):
             messages.append(resolution)
-        if self.subject.unit == "wait" and any(kind is WaitClass.LOCK for _, kind in self.engine.waits()):
+        if self.subject.unit in WAIT_UNITS and any(kind is WaitClass.LOCK for _, kind in self.engine.waits()):
             messages.append(LOCKS_ARE_COUNTED)
         if counters["threads_lost"]:
             messages.append(f"{counters['threads_lost']} threads did not fit the table; raise --max-threads")

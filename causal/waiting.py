@@ -69,8 +69,8 @@ def shortened(mode: WaitMode) -> tuple[WaitClass, ...]:
     """The classes of waits that a virtual speedup shortens."""
     if mode is WaitMode.OF_CODE:
         return OF_CODE
-    kept_out = {WaitMode.BY_CALL: WaitClass.RUNQUEUE, WaitMode.BY_CLASS: WaitClass.LOCK}
-    return tuple(kind for kind in WaitClass if kind is not kept_out[mode]) if mode in kept_out else ()
+    kept_out = {WaitMode.BY_CALL: (WaitClass.LOCK, WaitClass.RUNQUEUE), WaitMode.BY_CLASS: (WaitClass.LOCK,)}
+    return tuple(kind for kind in WaitClass if kind not in kept_out[mode]) if mode in kept_out else ()
 
 
 def by_region(waits: Waits, mode: WaitMode, sites: Mapping[int, tuple[int, int]] | None = None) -> Counter[int]:

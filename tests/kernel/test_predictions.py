@@ -34,7 +34,7 @@ def predict(record, workloads):
 
 
 def test_the_longer_side_of_a_barrier(predict):
-    recording = predict("barrier", 4000, 2000, "--apart", only=["work_a", "work_b"], seconds=20)
+    recording = predict("barrier", 4000, 2000, "--apart", only=["work_a", "work_b"], seconds=15)
     # The truth is 50 % and nothing.
     assert recording.gain("work_a") > 0.1
     assert recording.gain("work_b") < 0.12

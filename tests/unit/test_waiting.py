@@ -32,7 +32,7 @@ WAITS = {
     [
         ("line", {3: 15, 4: 1}),
         ("function", {3: 15, 4: 1}),
-        ("syscall", {3: 115, 4: 1}),
+        ("syscall", {3: 15, 4: 1}),
         ("wait", {WaitClass.IO: 11, WaitClass.SLEEP: 5, WaitClass.RUNQUEUE: 1000, WaitClass.IDLE: 7}),
         ("thread", {}),
     ],
