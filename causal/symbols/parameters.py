@@ -6,15 +6,16 @@ are read. Members of what a parameter points to, or refers to, are in memory, at
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from elftools.dwarf.die import DIE
-from elftools.elf.elffile import ELFFile
 
 from causal.errors import CausalError
 from causal.symbols.demangle import demangle
 from causal.symbols.elf import Binary
+from causal.symbols.entries import Entries, read_entries
 from causal.symbols.passing import (
     AGGREGATES,
     INTEGER_REGISTERS,
@@ -35,7 +36,6 @@ from causal.symbols.passing import (
     type_of,
 )
 
-_SPLIT = {"DW_AT_dwo_name", "DW_AT_GNU_dwo_name"}
 _HINT = "name it by position: arg1 is the first one"
 # Members in which classes of the C++ library keep how long their text is (libstdc++: string, string_view).
 _LENGTHS = ("_M_string_length", "_M_len")
@@ -74,8 +74,8 @@ def find_parameter(binary: Binary, offset: int, function: str, name: str, string
     A reference means what it refers to; `string`: the length of a text. Raises CausalError, with the names there are.
     """
     parameter, *path = name.split(".")
-    with open(binary.path, "rb") as file:
-        found = _declared(binary, file, offset, function, parameter)
+    with _damage_has_a_name(binary):
+        found = _declared(binary, offset, function, parameter)
         try:
             place = _Place(demangle(function), found)
             for member in path:
@@ -87,8 +87,8 @@ def find_parameter(binary: Binary, offset: int, function: str, name: str, string
 
 def find_identity(binary: Binary, offset: int, function: str, name: str) -> Parameter:
     """The register of a parameter that tells objects apart: of a reference the address. Raises CausalError."""
-    with open(binary.path, "rb") as file:
-        found = _declared(binary, file, offset, function, name)
+    with _damage_has_a_name(binary):
+        found = _declared(binary, offset, function, name)
         if not found.registers or found.registers[0] is None or len(found.registers) > 1:
             raise _elsewhere(name, demangle(function))
         is_number = found.kind is not None and found.kind.tag not in AGGREGATES
@@ -96,20 +96,29 @@ def find_identity(binary: Binary, offset: int, function: str, name: str) -> Para
         return Parameter(name, found.registers[0], size)
 
 
-def _declared(binary: Binary, file: Any, offset: int, function: str, name: str) -> _Declared:
+@contextlib.contextmanager
+def _damage_has_a_name(binary: Binary) -> Iterator[None]:
+    try:
+        yield
+    except CausalError:
+        raise
+    except Exception as error:  # pyelftools lets almost anything escape from damaged files
+        what = str(error) or type(error).__name__
+        raise CausalError(f"the debug information of {binary.name} is damaged: {what}", _HINT) from error
+
+
+def _declared(binary: Binary, offset: int, function: str, name: str) -> _Declared:
     if ".isra" in function or ".constprop" in function:
         raise CausalError(f"the compiler has changed the parameters of {function}", _HINT)
     function = demangle(function)
     address = next((offset - s.offset + s.vaddr for s in binary.segments
                     if s.executable and s.offset <= offset < s.offset + s.filesz), None)  # fmt: skip
-    elf = ELFFile(file)
-    if not elf.has_dwarf_info():
+    entries = read_entries(binary)
+    if entries is None:
         raise CausalError(f"{binary.name} has no debug information, so names of parameters are unknown", _HINT)
-    info: Any = elf.get_dwarf_info()
-    die = _subprogram(info, address)
+    die = _subprogram(entries, address)
     if die is None:
-        split = any(_SPLIT & unit.get_top_DIE().attributes.keys() for unit in info.iter_CUs())
-        reason = " itself (-gsplit-dwarf: that of .dwo files is used for lines only)" if split else ""
+        reason = f" itself (-gsplit-dwarf): {entries.lacking}" if entries.lacking else ""
         raise CausalError(f"{binary.name} has no debug information for {function}{reason}", _HINT)
     parameters = _parameters(die)
     found = next((each for each in parameters if each.name == name), None)
@@ -119,17 +128,14 @@ def _declared(binary: Binary, file: Any, offset: int, function: str, name: str) 
     return found
 
 
-def _subprogram(info: Any, address: int | None) -> DIE | None:
-    aranges = info.get_aranges()
-    at = aranges.cu_offset_at_addr(address) if aranges else None
-    units = [info.get_CU_at(at)] if at is not None else info.iter_CUs()
-    for unit in units:
+def _subprogram(entries: Entries, address: int | None) -> DIE | None:
+    for unit in entries.units(address):
         die: DIE
         for die in unit.iter_DIEs():
             if die.tag == "DW_TAG_subprogram" and "DW_AT_low_pc" in die.attributes:
                 low = die.attributes["DW_AT_low_pc"]
-                value = info.get_addr(unit, low.value) if low.form.startswith("DW_FORM_addrx") else low.value
-                if value == address:
+                indirect = low.form.startswith("DW_FORM_addrx")
+                if (unit.dwarfinfo.get_addr(unit, low.raw_value) if indirect else low.value) == address:
                     return die
     return None
 

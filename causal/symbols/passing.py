@@ -6,6 +6,7 @@ destructor has to deal with is passed by the address of a copy.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -234,4 +235,7 @@ def type_of(die: DIE | None) -> DIE | None:
     kind = die.get_DIE_from_attribute("DW_AT_type") if die is not None else None
     while kind is not None and kind.tag in _WRAPPERS:
         kind = kind.get_DIE_from_attribute("DW_AT_type") if "DW_AT_type" in kind.attributes else None
+    if kind is not None and "DW_AT_signature" in kind.attributes:  # it has a unit of its own (-fdebug-types-section)
+        with contextlib.suppress(KeyError):
+            return kind.get_DIE_from_attribute("DW_AT_signature")
     return kind

@@ -46,13 +46,25 @@ Big result(long z) { return { z, z, z }; }
 """
 
 
-@pytest.fixture(scope="module")
-def find(tmp_path_factory):
+def separate(library):
+    """Move the debug information to a file of its own, as packages of distributions have it."""
+    kept = library.with_suffix(".debug")
+    for command in (
+        ["objcopy", "--only-keep-debug", "--compress-debug-sections", library, kept],
+        ["objcopy", "--strip-debug", f"--add-gnu-debuglink={kept}", library],
+    ):
+        subprocess.run(command, check=True, timeout=60)
+
+
+@pytest.fixture(scope="module", params=["in the program", "in a file of its own"])
+def find(tmp_path_factory, request):
     directory = tmp_path_factory.mktemp("parameters")
     (directory / "source.cpp").write_text(SOURCE)
     library = directory / "library.so"
     command = ["c++", "-g", "-O1", "-shared", "-fPIC", "-o", library, directory / "source.cpp"]
     subprocess.run(command, check=True, timeout=60)
+    if request.param == "in a file of its own":
+        separate(library)
     binary = Binary.load(str(library))
     offsets = dict(zip(binary.functions.names, binary.functions.start.tolist(), strict=True))
 
@@ -135,10 +147,52 @@ def test_texts_have_lengths_and_objects_have_addresses(find):
     assert find("pair", "c", find=find_identity) == Parameter("c", 1, 1)
 
 
-def test_split_debug_information_is_named(tmp_path):
-    (tmp_path / "source.c").write_text("int work(int size) { return size * 3; }\n")
-    command = ["cc", "-g", "-O1", "-gsplit-dwarf", "-shared", "-fPIC", "-o", tmp_path / "split.so", "source.c"]
-    subprocess.run(command, check=True, timeout=60, cwd=tmp_path)
-    binary = Binary.load(str(tmp_path / "split.so"))
-    with pytest.raises(CausalError, match="gsplit-dwarf"):
-        find_parameter(binary, int(binary.functions.start[binary.functions.names.index("work")]), "work", "size")
+SPLIT = """
+struct Shape { int kind; long width; };
+int work(struct Shape *shape, int size) { return shape->width * size; }
+"""
+
+
+def build(directory, *options):
+    """`look(name)` finds a parameter of `work`, in a program built with these options."""
+    (directory / "source.c").write_text(SPLIT)
+    command = ["cc", "-g", "-O1", *options, "-shared", "-fPIC", "-o", "split.so", "source.c"]
+    subprocess.run(command, check=True, timeout=60, cwd=directory)
+    binary = Binary.load(str(directory / "split.so"))
+    offset = int(binary.functions.start[binary.functions.names.index("work")])
+    return lambda name: find_parameter(binary, offset, "work", name)
+
+
+def test_split_debug_information(tmp_path):
+    look = build(tmp_path, "-gsplit-dwarf", "-gdwarf-5")
+    assert look("size") == Parameter("size", 2, 4, True)
+    assert look("shape.width") == Parameter("shape.width", 1, 8, True, offset=8)
+    with pytest.raises(CausalError, match="work has no parameter none") as caught:
+        look("none")
+    assert "shape, size" in caught.value.hint
+    (found,) = tmp_path.glob("*.dwo")
+    found.rename(tmp_path / "elsewhere")
+    with pytest.raises(CausalError, match=f"gsplit-dwarf.*{found.name} is not there"):
+        look("size")
+
+
+def test_split_debug_information_of_another_kind(tmp_path):
+    look = build(tmp_path, "-gsplit-dwarf", "-gdwarf-4")
+    with pytest.raises(CausalError, match=r"gsplit-dwarf.*where it is DWARF 5"):
+        look("size")
+
+
+def test_types_in_units_of_their_own(tmp_path):
+    look = build(tmp_path, "-fdebug-types-section", "-gdwarf-4")
+    assert look("shape.width") == Parameter("shape.width", 1, 8, True, offset=8)
+
+
+def test_damaged_debug_information(tmp_path):
+    look = build(tmp_path, "-gdwarf-5")
+    library = tmp_path / "split.so"
+    subprocess.run(["objcopy", "--dump-section", f".debug_abbrev={tmp_path}/abbrev", library], check=True, timeout=60)
+    content = library.read_bytes()
+    abbrev = (tmp_path / "abbrev").read_bytes()
+    library.write_bytes(content.replace(abbrev, b"\xff" * len(abbrev)))
+    with pytest.raises(CausalError, match=r"split\.so is damaged"):
+        look("size")
