@@ -236,14 +236,14 @@ static __always_inline s64 debt_after_queue(struct thread *b, struct core *core,
 }
 
 // `start`: what the thread is granted for getting going again.
-static __always_inline void enter_core(struct thread *b, u64 start, bool held, bool idle, struct core *core, struct clock *c, struct experiment *x, u64 now)
+static __always_inline void enter_core(struct thread *b, u64 start, bool held, struct core *core, struct clock *c, struct experiment *x, u64 now)
 {
 	u64 granted = start + end_wait(b, c, x, now);
 
 	b->woken = 0;
-	if (in_pause(b) && idle && b->queue_ns) {
-		// Rule 9 with its exception: a core that had to be woken from idleness for the pausing thread alone is a
-		// cost of the pause, not a wait for others.
+	if (in_pause(b) && !held && b->queue_ns) {
+		// Rule 9 with its exceptions: that a core must wake up for the pausing thread alone, or that outsiders got it
+		// because of the pause and keep it for a while, is a cost of the pause, not a wait for others of the target.
 		b->pause_seg = b->queue_ns;
 	} else {
 		// A debt below zero is the credit of a pause that took too long: it is kept, here and at wakeups.
@@ -325,7 +325,7 @@ static __always_inline void leave_to_others(u64 now, bool idle)
 		core_idles(core, now);
 }
 
-static __always_inline bool switch_in(u32 tid, bool held, bool idle, u64 now)
+static __always_inline bool switch_in(u32 tid, bool held, u64 now)
 {
 	struct thread *t = threads.lookup(&tid);
 	struct clock *c = the_clock();
@@ -343,7 +343,7 @@ static __always_inline bool switch_in(u32 tid, bool held, bool idle, u64 now)
 	core->outside_ns = 0;
 	start = grant_start(t, held, c, x, now); // before the core pays for the same time
 	core_wakes(core, c, now);
-	enter_core(t, start, held, idle, core, c, x, now);
+	enter_core(t, start, held, core, c, x, now);
 	return true;
 }
 
@@ -397,7 +397,7 @@ int settle_switch(void *ctx)
 		end_abandoned_window();
 	if (change->from)
 		held = switch_out(change->from, change->state, now);
-	if (!change->to || !switch_in(change->to, held, !change->from, now))
+	if (!change->to || !switch_in(change->to, held, now))
 		leave_to_others(now, !change->to);
 	return 0;
 }

@@ -122,6 +122,18 @@ THREAD_CASES = (
     Case("thread-amd", "amd", "slow", (4800, 6000), (1,), group="threads", unit="thread"),
 )
 
+# Beside a program that is not profiled: one that takes a CPU for 2 ms of every 5 or so, one that computes all the time.
+_NOW_AND_THEN = ("worksleep", "2000", "3000")
+_ALWAYS = ("worksleep", "10000", "0")
+BUSY_CASES = (
+    Case("busy-barrier", "barrier", "work_a", (8000, 4000), (0,), group="beside others", outside=_NOW_AND_THEN),
+    Case("busy-pipeline", "pipeline", "stage_slow", (6400, 8000), (1,), group="beside others", outside=_NOW_AND_THEN),
+    Case("busy-lock", "lock", "critical_work", (3000, 5000), (1,), group="beside others", outside=_NOW_AND_THEN),
+    Case("busy-pingpong", "pingpong", "ping_work", (4000, 4000), (0,), group="beside others", outside=_NOW_AND_THEN),
+    Case("crowded-barrier", "barrier", "work_a", (8000, 4000), (0,), ("--apart",), "beside others", outside=_ALWAYS),
+    Case("crowded-pipeline", "pipeline", "stage_slow", (6400, 8000), (1,), group="beside others", outside=_ALWAYS),
+)
+
 # Waits. Only the region's waits are reduced: the sleeps, the time a device takes. A real disk is not faster when reads
 # are left out: with it only the work beside it, and reads that have no effect, have known answers. Threads that read
 # have a CPU of their own but in `device-together`: where no core is free, who pauses may get one before who reads.
@@ -187,6 +199,7 @@ ALL_CASES = (
     *QUEUE_CASES,
     *PHASE_CASES,
     *THREAD_CASES,
+    *BUSY_CASES,
     *WAIT_CASES,
     *LATENCY_CASES,
     *_oversubscription_cases(),

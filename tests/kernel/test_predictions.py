@@ -33,10 +33,12 @@ def predict(record, workloads):
     return run
 
 
-def test_the_longer_side_of_a_barrier(predict):
+def test_the_longer_side_of_a_barrier(predict, workload):
+    """Beside a program that is not ours and computes all the time: it gets the CPU of whoever pauses, for a while."""
+    workload("worksleep", 10_000, 0)
     recording = predict("barrier", 4000, 2000, "--apart", only=["work_a", "work_b"], seconds=15)
-    # The truth is 50 % and nothing.
-    assert recording.gain("work_a") > 0.1
+    # The truth is 50 % and nothing. Nothing and less is predicted where threads wait in vain for what pauses give away.
+    assert recording.gain("work_a") > 0.25
     assert recording.gain("work_b") < 0.12
     assert recording.gain("work_a") > recording.gain("work_b") + 0.08
     # Half of the time the shorter side waits, and the longer one is alone.

@@ -56,6 +56,7 @@ class Rules:
     core_clock: CoreClock = CoreClock.OWES
     core_latest: bool = True  # a core's clock never goes back; else it is that of the last thread that left
     queue_pays: bool = True  # rule 8: waiting for a core pays debts
+    outsiders_cost: bool = True  # rule 9: a pause goes on while its thread waits for a core that outsiders hold
     queue_noise_ns: int = 30_000  # rule 8: a shorter wait for a core is the cost of a switch
     peer: Peer = Peer.SINCE_ANY_SEND
     spin_waits: bool = True  # rule 4: threads that spin wait

@@ -425,6 +425,9 @@ class EngineModel(Observer):
         thread.clock.queued = thread.clock.blocked = None
         self._see(thread)
         if thread.in_handler:
-            self._pauses[thread].unpaid = self._pauses[thread].busy = self.machine.now
+            pause = self._pauses[thread]
+            pause.unpaid = pause.busy = self.machine.now
+            if self.rules.outsiders_cost and not target_held and thread.queued_since is not None:
+                pause.unpaid = thread.queued_since
         elif self.options.on_entry:
             self._maybe_pause(thread)

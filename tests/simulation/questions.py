@@ -226,7 +226,8 @@ def question_outsider() -> None:
     ]  # fmt: skip
     cases = [Case(workloads.with_outsider(program), region) for program, region in programs]
     compare(cases, {
-        "before": REAL, "mended": MENDED, "no wait pays": with_rules(MENDED, queue_pays=False),
+        "before": REAL, "mended": with_rules(MENDED, outsiders_cost=False), "they prolong pauses": MENDED,
+        "no wait pays": with_rules(MENDED, queue_pays=False),
         "handed over": with_rules(MENDED, core_clock=CoreClock.HANDED_OVER),
         "scarce": with_rules(MENDED, core_clock=CoreClock.SCARCE),
     })  # fmt: skip

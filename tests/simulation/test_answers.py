@@ -72,6 +72,15 @@ def test_a_pool_that_takes_turns_on_outside_clients(workers, clients):
     assert found < truth - 20
 
 
+def test_beside_a_program_that_takes_a_core_now_and_then():
+    """It gets a core whose thread pauses, and keeps it for longer than the pause was to take (rule 9)."""
+    program = workloads.with_outsider(workloads.pipeline())
+    truth, found = points(program, "slow", 0.5)
+    assert found == pytest.approx(truth, abs=8)
+    _, found = points(program, "slow", 0.5, questions.with_rules(questions.MENDED, outsiders_cost=False))
+    assert found < truth - 12
+
+
 def test_a_debt_moves_on_from_a_thread_that_cannot_pause():
     """Pong cannot pause; what it owes goes to ping (rule 10)."""
     truth, found = points(workloads.with_stuck(workloads.ping_pong(), 1), "ping", 0.5)
