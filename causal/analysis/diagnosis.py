@@ -7,6 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
+from causal.analysis.disturbance import busy_messages
 from causal.analysis.pairs import visits_of
 from causal.analysis.perturbation import measure_perturbation, perturbation_messages
 from causal.analysis.probes import probe_messages
@@ -195,6 +196,7 @@ def _messages(profile: Profile, windows: Sequence[Window], visits: dict[str, int
     messages += _loss_messages(profile, windows)
     messages += probe_messages(profile, windows)
     messages += perturbation_messages(profile, windows)
+    messages += busy_messages(windows, _count(profile.header.machine.get("cpus")) or 0)
     return messages + ([] if profile.end is None else list(profile.end.messages))
 
 

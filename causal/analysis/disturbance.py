@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from causal.profile import Window
@@ -14,6 +14,8 @@ _TOLERATED_CPUS = 0.15
 _DEVIATIONS = 4.0
 # When more windows than this differ, there is no usual state to compare with.
 _MOST_VOID = 0.34
+# Of all CPUs, taken in most windows: below that pauses seldom give a core to somebody else.
+_BUSY_SHARE = 0.15
 
 
 def mark_disturbed(windows: Sequence[Window]) -> tuple[Window, ...]:
@@ -34,6 +36,16 @@ def mark_disturbed(windows: Sequence[Window]) -> tuple[Window, ...]:
         replace(window, void=REASON) if window.void is None and cpus > limit else window
         for window, cpus in zip(windows, cpus_taken, strict=True)
     )
+
+
+def busy_messages(windows: Sequence[Window], cpus: int) -> Iterator[str]:
+    """Where others take much of the machine's `cpus` all the time: what that means for the numbers."""
+    taken = statistics.median(map(_cpus_taken, windows)) if windows else 0.0
+    if cpus > 0 and taken > _BUSY_SHARE * cpus:
+        yield (
+            f"other programs take {taken:.1f} of {cpus} CPUs: gains are those beside them, and less exact than on a "
+            "quiet machine, since a thread that pauses gives them its CPU"
+        )
 
 
 def _cpus_taken(window: Window) -> float:

@@ -1,6 +1,6 @@
 """Windows in which other programs took CPU time count as void: those that differ from the usual, whatever they show."""
 
-from causal.analysis.disturbance import REASON, mark_disturbed
+from causal.analysis.disturbance import REASON, busy_messages, mark_disturbed
 from causal.profile import Window
 
 S = 1_000_000_000
@@ -48,3 +48,11 @@ def test_old_profiles_without_the_counters():
     plain = Window(region="r", arm="placebo", pair=1, level=0.5, speedup=0.0, effective_ns=S, wall_ns=S)
     assert mark_disturbed([plain, plain]) == (plain, plain)
     assert mark_disturbed([]) == ()
+
+
+def test_a_busy_machine_is_named():
+    (message,) = busy_messages(windows(0.9, 0.95, 0.85), 2)
+    assert "other programs take 0.9 of 2 CPUs" in message
+    assert not list(busy_messages(windows(0.9, 0.95, 0.85), 64))
+    assert not list(busy_messages(windows(0.05, 0.9, 0.1), 2))
+    assert not list(busy_messages([], 2)) and not list(busy_messages(windows(0.9), 0))
