@@ -9,6 +9,9 @@ from causal.analysis.results import CurveFit, Gain, Verdict
 SIGNIFICANT = 0.05
 # A gain that cannot be told from nothing in practice is not worth a programmer's day.
 _WORTHWHILE_GAIN = 0.01
+# What is worth nothing was predicted up to 2.8 points low (docs/accuracy.md), just outside of its interval. Before
+# anybody is sent to look for a lock, a loss must be more certain than that.
+_CERTAIN_LOSS = 0.01
 # How well a gain must be known before "no effect" may be said.
 TARGET_HALF_WIDTH = 0.025
 # A false gain of more than this in the dilation arm makes the numbers of the region worthless.
@@ -54,7 +57,7 @@ def judge(fit: CurveFit | None, p_value: float | None, paced: bool, why_no_fit: 
                 f"worth optimising: the program gets up to {_percent(best.gain)} faster by making this"
                 f" {_percent(level)} faster"
             )
-        if high < 0:
+        if high < -_CERTAIN_LOSS:
             return Verdict.CONTENTION, (
                 f"contention: making this {_percent(level)} faster makes the program {_percent(-best.gain)} slower: it"
                 " comes back sooner to something that others need (a lock, a cache line, a full queue); change that"
