@@ -4,6 +4,7 @@ alternate file that dwz made of what several have in common, in the .dwo files o
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
@@ -17,7 +18,7 @@ from causal.symbols.debugfile import find_debug_path, read_debug_file
 from causal.symbols.elf import Binary
 from causal.symbols.native import SPLIT_SECTIONS, Skeleton
 from causal.symbols.sections import SectionFile
-from causal.symbols.split import find_split_files
+from causal.symbols.split import SplitFiles, find_split_files, read_packed
 
 # Arguments of DWARFInfo, which takes a place for each section that there may be.
 _ALL = (
@@ -27,8 +28,6 @@ _ALL = (
 )  # fmt: skip
 # What reading lines does without: an index of units by address, and the types of DWARF 4 that several units share.
 _FURTHER = (".debug_aranges", ".debug_types")
-
-
 _LISTS = ("debug_loc", "debug_loclists", "debug_ranges", "debug_rnglists")
 _COLUMNS = ("info", "abbrev", "strings", "str_offsets", "rnglists")  # of find_split_files, for SPLIT_SECTIONS
 _NAMES = ("DW_AT_dwo_name", "DW_AT_comp_dir")
@@ -55,9 +54,15 @@ class Entries:
             skeleton = _skeleton(unit)
             yield (self._split(unit, skeleton) or unit) if skeleton else unit
 
+    @functools.cached_property
+    def _packed(self) -> SplitFiles | None:
+        return read_packed(self._paths)
+
     def _split(self, unit: Any, skeleton: Skeleton) -> Any | None:
-        files = find_split_files([skeleton], self._paths)
+        files = self._packed or find_split_files([skeleton], ())
         for row in files.contributions:
+            if self._packed and not _begins_with(files.sections[".debug_info.dwo"], int(row["info"]), skeleton.id):
+                continue
             sections = {
                 name.removesuffix(".dwo"): bytes(files.sections.get(name, b"")[int(row[column]) :])
                 for name, column in zip(SPLIT_SECTIONS, _COLUMNS, strict=True)
@@ -88,6 +93,11 @@ def read_entries(binary: Binary) -> Entries | None:
     if shared:
         info.supplementary_dwarfinfo = _as_dwarf(shared)
     return Entries(info, tuple(dict.fromkeys((binary.path, path))))
+
+
+def _begins_with(entries: bytes | bytearray, at: int, identity: int) -> bool:
+    """Whether the unit there is that one: a packed file has thousands (header: DWARF 5, section 7.5.1.2)."""
+    return int.from_bytes(entries[at + 12 : at + 20], "little") == identity
 
 
 def _skeleton(unit: Any) -> Skeleton | None:

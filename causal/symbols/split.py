@@ -46,7 +46,7 @@ def add_split_files(reader: Reader, paths: Iterable[str]) -> SplitFiles:
 
 def find_split_files(skeletons: Sequence[Skeleton], paths: Iterable[str]) -> SplitFiles:
     """The entries of these units of a program whose file and whose debug file `paths` are."""
-    return (_packed(paths) or _loose(skeletons)) if skeletons else SplitFiles()
+    return (read_packed(paths) or _loose(skeletons)) if skeletons else SplitFiles()
 
 
 def packed_identity(paths: Iterable[str]) -> str:
@@ -61,7 +61,8 @@ def _packed_paths(paths: Iterable[str]) -> Iterable[str]:
     return dict.fromkeys(f"{os.path.realpath(path)}.dwp" for path in paths)
 
 
-def _packed(paths: Iterable[str]) -> SplitFiles | None:
+def read_packed(paths: Iterable[str]) -> SplitFiles | None:
+    """The .dwp file beside one of these files; None where there is none."""
     for path in _packed_paths(paths):
         sections = _read(path, [*SPLIT_SECTIONS, ".debug_cu_index"])
         found = _contributions(sections.pop(".debug_cu_index", b"")) if sections else _ZEROS

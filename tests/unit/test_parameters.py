@@ -1,5 +1,6 @@
 """Where arguments are when a function is called, as compilers pass them."""
 
+import struct
 import subprocess
 
 import pytest
@@ -174,6 +175,27 @@ def test_split_debug_information(tmp_path):
     found.rename(tmp_path / "elsewhere")
     with pytest.raises(CausalError, match=f"gsplit-dwarf.*{found.name} is not there"):
         look("size")
+
+
+def test_packed_split_debug_information(tmp_path):
+    """A .dwp file of one unit: its .dwo file with an index (DWARF 5, section 7.3.5)."""
+    look = build(tmp_path, "-gsplit-dwarf", "-gdwarf-5")
+    (loose,) = tmp_path.glob("*.dwo")
+    names = {1: "info", 3: "abbrev", 6: "str_offsets"}
+    sizes = []
+    for name in names.values():
+        section = tmp_path / name
+        dump = ["objcopy", "--dump-section", f".debug_{name}.dwo={section}", loose, tmp_path / "copy"]
+        subprocess.run(dump, check=True, timeout=60)
+        sizes.append(section.stat().st_size)
+    identity = (tmp_path / "info").read_bytes()[12:20]
+    rows = struct.pack("<9I", *names, *([0] * len(names)), *sizes)
+    index = struct.pack("<4I", 5, len(names), 1, 2) + identity + bytes(8) + struct.pack("<2I", 1, 0) + rows
+    (tmp_path / "index").write_bytes(index)
+    pack = ["objcopy", f"--add-section=.debug_cu_index={tmp_path / 'index'}", loose, tmp_path / "split.so.dwp"]
+    subprocess.run(pack, check=True, timeout=60)
+    loose.unlink()
+    assert look("shape.width") == Parameter("shape.width", 1, 8, True, offset=8)
 
 
 def test_split_debug_information_of_another_kind(tmp_path):
