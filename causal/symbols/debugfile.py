@@ -54,12 +54,13 @@ def find_debug_path(binary: Binary, environ: Mapping[str, str] = os.environ) -> 
 _LINE_SECTIONS = (".debug_line", ".debug_line_str", ".debug_str")
 
 
-def read_debug_file(path: str, inlines: bool = True) -> DebugFile:
-    """All debug sections of a file, with those of its alternate file (dwz). Raises CausalError when damaged.
+def read_debug_file(path: str, inlines: bool = True, further: Sequence[str] = ()) -> DebugFile:
+    """What lines and inlined calls need of a file, with its alternate file (dwz). Raises CausalError when damaged.
 
-    Without `inlines` only what line programs consist of; before DWARF 5 the directory of a compilation is missing then.
+    `further`: names of other sections that are wanted. Without `inlines` only what line programs consist of; before
+    DWARF 5 the directory of a compilation is missing then.
     """
-    wanted = [name for name in SECTIONS if name.startswith(".")] if inlines else _LINE_SECTIONS
+    wanted = [*(name for name in SECTIONS if name.startswith(".")), *further] if inlines else _LINE_SECTIONS
     try:
         with open(path, "rb") as file:
             stored = SectionFile(path, file)

@@ -17,8 +17,7 @@ from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DwarfConfig, DWARFI
 from causal.symbols.debugfile import find_debug_path, read_debug_file
 from causal.symbols.elf import Binary
 from causal.symbols.native import SPLIT_SECTIONS, Skeleton
-from causal.symbols.sections import SectionFile
-from causal.symbols.split import SplitFiles, find_split_files, read_packed
+from causal.symbols.split import SplitFiles, read_loose, read_packed
 
 # Arguments of DWARFInfo, which takes a place for each section that there may be.
 _ALL = (
@@ -29,7 +28,7 @@ _ALL = (
 # What reading lines does without: an index of units by address, and the types of DWARF 4 that several units share.
 _FURTHER = (".debug_aranges", ".debug_types")
 _LISTS = ("debug_loc", "debug_loclists", "debug_ranges", "debug_rnglists")
-_COLUMNS = ("info", "abbrev", "strings", "str_offsets", "rnglists")  # of find_split_files, for SPLIT_SECTIONS
+_COLUMNS = ("info", "abbrev", "strings", "str_offsets", "rnglists")  # of contributions, for SPLIT_SECTIONS
 _NAMES = ("DW_AT_dwo_name", "DW_AT_comp_dir")
 _ADDRESS_BASE = "DW_AT_addr_base"
 # Where the first entry is in the parts that a .dwo file has (DWARF 5, sections 7.26, 7.28, 7.29). Other units say it.
@@ -59,7 +58,7 @@ class Entries:
         return read_packed(self._paths)
 
     def _split(self, unit: Any, skeleton: Skeleton) -> Any | None:
-        files = self._packed or find_split_files([skeleton], ())
+        files = self._packed or read_loose([skeleton])
         for row in files.contributions:
             if self._packed and not _begins_with(files.sections[".debug_info.dwo"], int(row["info"]), skeleton.id):
                 continue
@@ -83,9 +82,7 @@ def read_entries(binary: Binary) -> Entries | None:
     path = find_debug_path(binary)
     if path is None:
         return None
-    sections = dict(read_debug_file(path).sections)
-    with open(path, "rb") as file:
-        sections |= SectionFile(path, file).read_all(_FURTHER)
+    sections = read_debug_file(path, further=_FURTHER).sections
     if not sections.get(".debug_info"):
         return None
     shared = {name.removeprefix("sup"): content for name, content in sections.items() if name.startswith("sup")}

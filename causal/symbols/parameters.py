@@ -74,20 +74,16 @@ def find_parameter(binary: Binary, offset: int, function: str, name: str, string
     A reference means what it refers to; `string`: the length of a text. Raises CausalError, with the names there are.
     """
     parameter, *path = name.split(".")
-    with _damage_has_a_name(binary):
-        found = _declared(binary, offset, function, parameter)
-        try:
-            place = _Place(demangle(function), found)
-            for member in path:
-                place.enter(member)
-            return place.settle(string)
-        except UnknownPassing:
-            raise _unknown(name, demangle(function)) from None
+    with _explained(binary, function, name):
+        place = _Place(demangle(function), _declared(binary, offset, function, parameter))
+        for member in path:
+            place.enter(member)
+        return place.settle(string)
 
 
 def find_identity(binary: Binary, offset: int, function: str, name: str) -> Parameter:
     """The register of a parameter that tells objects apart: of a reference the address. Raises CausalError."""
-    with _damage_has_a_name(binary):
+    with _explained(binary, function, name):
         found = _declared(binary, offset, function, name)
         if not found.registers or found.registers[0] is None or len(found.registers) > 1:
             raise _elsewhere(name, demangle(function))
@@ -97,10 +93,13 @@ def find_identity(binary: Binary, offset: int, function: str, name: str) -> Para
 
 
 @contextlib.contextmanager
-def _damage_has_a_name(binary: Binary) -> Iterator[None]:
+def _explained(binary: Binary, function: str, name: str) -> Iterator[None]:
+    """What goes wrong with debug information has a message."""
     try:
         yield
-    except CausalError:
+    except UnknownPassing:
+        raise _unknown(name, demangle(function)) from None
+    except (CausalError, OSError):
         raise
     except Exception as error:  # pyelftools lets almost anything escape from damaged files
         what = str(error) or type(error).__name__

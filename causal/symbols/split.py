@@ -46,7 +46,7 @@ def add_split_files(reader: Reader, paths: Iterable[str]) -> SplitFiles:
 
 def find_split_files(skeletons: Sequence[Skeleton], paths: Iterable[str]) -> SplitFiles:
     """The entries of these units of a program whose file and whose debug file `paths` are."""
-    return (read_packed(paths) or _loose(skeletons)) if skeletons else SplitFiles()
+    return (read_packed(paths) or read_loose(skeletons)) if skeletons else SplitFiles()
 
 
 def packed_identity(paths: Iterable[str]) -> str:
@@ -71,7 +71,8 @@ def read_packed(paths: Iterable[str]) -> SplitFiles | None:
     return None
 
 
-def _loose(skeletons: Sequence[Skeleton]) -> SplitFiles:
+def read_loose(skeletons: Sequence[Skeleton]) -> SplitFiles:
+    """The .dwo files that these units name."""
     whole: dict[str, bytearray] = {name: bytearray() for name in SPLIT_SECTIONS}
     rows, missing = [], ""
     for path in _once(os.path.join(skeleton.directory, skeleton.name) for skeleton in skeletons):

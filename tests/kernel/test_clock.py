@@ -204,7 +204,7 @@ def test_threads_that_are_born_and_joined_within_a_window(engine, launch, region
     assert reading.counters["pauses"] > 10
     # Most of it may fall on threads that wait for others anyway, which is rightly none of the program's time. None at
     # all was left where what a thread had cost was forgotten with it.
-    assert reading.effective_ns < reading.wall_ns
+    assert reading.effective_ns < reading.wall_ns - reading.counters["placebo_ns"] // 20
     assert len(engine.threads()) < 10
 
 
